@@ -21,8 +21,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.stamp-demo ## Compare methods on a small federation and write a report
-	$(BIN)/fedquilt compare recipes/demo.toml
+demo: $(VENV)/.stamp-demo ## Five problems and what answers them, on real digits, as one page
+	$(BIN)/fedquilt demo
 
 test: $(VENV)/.stamp-dev ## Run the quick tests
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder

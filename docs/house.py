@@ -14,6 +14,7 @@ ABOUT = {
     "audit": "what clients' messages give away",
     "show": "what people see in the terminal",
     "watch": "a page that follows live runs",
+    "demo": "five scenes, one page",
     "studies": "comparisons and sweeps",
     "report": "a run or a study as one page",
     "analysis": "what one asks of a run after it",
@@ -33,7 +34,19 @@ ABOUT = {
     "kernels": "the same, faster",
 }
 COLOURS = {
-    "#dbe7f6": ("commands", "testing", "deploy", "compat", "audit", "show", "watch", "studies", "report", "analysis"),
+    "#dbe7f6": (
+        "commands",
+        "testing",
+        "deploy",
+        "compat",
+        "audit",
+        "show",
+        "watch",
+        "demo",
+        "studies",
+        "report",
+        "analysis",
+    ),
     "#dff0dc": ("runs", "results", "storage", "config", "engines", "rounds"),
     "#fbe8c8": ("methods", "pieces", "data", "models", "metrics"),
     "#eee2f3": ("core", "records", "kernels"),

@@ -1,6 +1,7 @@
-"""The pictures of the report in the README, and of the page that follows runs in the docs.
+"""The pictures of the report in the README, and of the demo and the page that follows runs in the docs.
 
     python docs/screenshot.py runs/compare-demo-*/report.html docs/report.png
+    python docs/screenshot.py runs/demo/index.html docs/demo.png
     python docs/screenshot.py runs/compare-quick-* docs/watch.png
 
 Needs the package playwright and a Chromium on the path.
@@ -27,8 +28,9 @@ def main(shown: Path, picture: Path) -> None:
         page = browser.new_page(viewport={"width": 1200, "height": 800}, color_scheme="light")
         with watched(shown) if shown.is_dir() else nullcontext(shown.resolve().as_uri()) as address:
             page.goto(address)
-            page.wait_for_selector("html[data-ready]", state="attached")
-            page.wait_for_timeout(2000) if shown.is_dir() else arrange(page)
+            if shown.name != "index.html":
+                page.wait_for_selector("html[data-ready]", state="attached")
+                page.wait_for_timeout(2000) if shown.is_dir() else arrange(page)
             page.mouse.move(0, 0)
             page.screenshot(path=picture, full_page=True)
         browser.close()

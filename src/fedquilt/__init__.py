@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fedquilt.moved import install, moved
 
 if TYPE_CHECKING:
+    from fedquilt.analysis.export import export_model as export_model
     from fedquilt.analysis.newcomers import evaluate_newcomers as evaluate_newcomers
+    from fedquilt.analysis.predict import predict as predict
+    from fedquilt.analysis.run_models import load_model as load_model
     from fedquilt.core.exchange import Context as Context
     from fedquilt.core.exchange import Exchange as Exchange
     from fedquilt.core.exchange import Method as Method
@@ -37,16 +40,24 @@ if TYPE_CHECKING:
     from fedquilt.methods import LocalOnly as LocalOnly
     from fedquilt.methods.fedavg import FedAvg as FedAvg
     from fedquilt.methods.on_base import OnBase as OnBase
+    from fedquilt.pieces.robust.cohort import Attackers as Attackers
+    from fedquilt.pieces.robust.cohort import CohortChecks as CohortChecks
     from fedquilt.records.record import pack as pack
     from fedquilt.records.record import record as record
     from fedquilt.records.record import unpack as unpack
     from fedquilt.runs.callbacks import Callback as Callback
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
+    from fedquilt.studies.results import Results as Results
+    from fedquilt.studies.scripts import compare as compare
+    from fedquilt.studies.scripts import sweep as sweep
     from fedquilt.testing.methods import check as check
 
 _WHERE = {
+    "analysis.export": ("export_model",),
     "analysis.newcomers": ("evaluate_newcomers",),
+    "analysis.predict": ("predict",),
+    "analysis.run_models": ("load_model",),
     "core.exchange": ("Exchange", "Method", "Reply", "Context", "at_random", "everyone", "fraction"),
     "core.net": ("Net",),
     "core.objective": ("Objective",),
@@ -60,16 +71,21 @@ _WHERE = {
     "methods.fedavg": ("FedAvg",),
     "methods.on_base": ("OnBase",),
     "records.record": ("pack", "record", "unpack"),
+    "pieces.robust.cohort": ("CohortChecks", "Attackers"),
     "runs.callbacks": ("Callback",),
     "runs.runner": ("Snapshot", "run"),
+    "studies.results": ("Results",),
+    "studies.scripts": ("compare", "sweep"),
     "testing.methods": ("check",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
 __version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
+    "Attackers",
     "Callback",
     "Centralised",
+    "CohortChecks",
     "Context",
     "Exchange",
     "FedAvg",
@@ -85,6 +101,7 @@ __all__ = [
     "OnBase",
     "Parts",
     "Reply",
+    "Results",
     "Seed",
     "Snapshot",
     "Train",
@@ -93,13 +110,19 @@ __all__ = [
     "at_random",
     "check",
     "client_update",
+    "compare",
     "evaluate_newcomers",
     "everyone",
     "everything_but",
+    "export_model",
     "fraction",
+    "load_model",
     "pack",
+    "predict",
     "record",
+    "report",
     "run",
+    "sweep",
     "under",
     "unpack",
 ]
@@ -109,6 +132,8 @@ install()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "report":  # a module, which can be called
+        return importlib.import_module("fedquilt.report")
     if name not in _MODULE:
         return moved(f"fedquilt:{name}")
     return getattr(importlib.import_module(f"fedquilt.{_MODULE[name]}"), name)

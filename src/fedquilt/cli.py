@@ -9,52 +9,94 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from fedquilt import __version__
-from fedquilt.commands import catalogues, federations, looking, models, running
+from fedquilt.commands import catalogues, federations, looking, models, projects, running
+from fedquilt.commands.demo import demo
 from fedquilt.commands.options import STOPPED
 from fedquilt.errors import FedquiltError
 
+
+def _plainly(error: Any, setting: str) -> None:
+    """A wrong command line in better words: settings are no options, and a suggestion is made once."""
+    if type(error).__name__ == "NoSuchOption" and setting:
+        error.message += f" Settings are written KEY=VALUE: {setting}=VALUE."
+    if "Did you mean" in str(getattr(error, "message", "")):
+        error.possibilities = None  # of which click would make the same suggestion
+
+
+class _Commands(TyperGroup):
+    """All commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            _plainly(error, "")
+            raise
+
+
+class _Command(TyperCommand):
+    """One command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Its words."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            takes_settings = any(parameter.name == "overrides" for parameter in self.params)
+            _plainly(error, str(getattr(error, "option_name", "")).lstrip("-") if takes_settings else "")
+            raise
+
+
 app = typer.Typer(
-    no_args_is_help=True,
+    cls=_Commands,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Learn from clients whose data differ, without moving the data.",
-    epilog="Exit codes: 0 done, 2 wrong input, 3 a method or a round failed, 4 the run folder cannot be used, "
-    "5 worker processes or Flower failed, 6 a download failed, 130 interrupted, 143 stopped by SIGTERM.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federated learning with PyTorch for clients whose data differ. To begin: [bold]fedquilt run quick[/bold]",
+    epilog="Every command: [bold]fedquilt COMMAND -h[/bold], with an example. Exit codes: 0 done, 2 wrong input, "
+    "3 a method or a round failed, 4 the run folder cannot be used, 5 worker processes or Flower failed, "
+    "6 a download failed, 130 interrupted, 143 stopped by SIGTERM.",
 )
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Runs": (running.run, running.resume, running.compare, running.sweep, running.newcomers),
-    "Looking": (
-        looking.watch,
+    "Most used": (
+        demo,
+        projects.new,
+        running.run,
+        running.compare,
+        running.resume,
         looking.report,
-        looking.partition,
-        looking.clusters,
-        looking.assign,
-        looking.traffic,
-        looking.clock,
-        looking.csv,
-        looking.audit,
-    ),
-    "Long tails": (models.realign, models.tails, models.predict),
-    "Streams": (models.continual,),
-    "Models": (models.merge, models.pretrain_mae),
-    "Real federations": (federations.serve, federations.join, federations.keys, federations.states, federations.export),
-    "What there is": (
+        looking.watch,
+        catalogues.recipes,
         catalogues.methods,
-        catalogues.codecs,
-        catalogues.models,
-        catalogues.partitions,
-        catalogues.datasets,
-        catalogues.doctor,
-        catalogues.bench,
+        federations.serve,
+        federations.join,
     ),
+    "More runs": (running.sweep, running.newcomers),
+    "Look at data": (catalogues.datasets, catalogues.partitions, looking.partition),
+    "Look at runs": (looking.clusters, looking.assign, looking.traffic, looking.clock, looking.csv, looking.audit),
+    "Models": (catalogues.models, models.predict, models.export_model, models.merge, models.pretrain_mae),
+    "Long tails and streams": (models.realign, models.tails, models.continual),
+    "Real federations": (federations.keys, federations.states, federations.export),
+    "This machine, and what there is": (catalogues.codecs, catalogues.doctor, catalogues.bench),
 }
+START = """\
+fedquilt: federated learning with PyTorch for clients whose data differ.
+
+  fedquilt demo                    five problems, and what answers them
+  fedquilt run quick               FedAvg on ten clients, a few seconds
+  fedquilt compare stitch/digits   methods side by side, with a report
+  fedquilt new my-project          a folder for a model and a method of your own
+  fedquilt recipes                 the recipes that come with it
+  fedquilt --help                  all commands"""
 for _panel, _commands in PANELS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel)(_command)
+        app.command(cls=_Command, rich_help_panel=_panel)(_command)
 
 
 def _print_version(asked: bool) -> None:
@@ -63,11 +105,14 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Name and version."),
 ) -> None:
-    """Options that stand before a command."""
+    """Options that stand before a command; without one, how to begin."""
+    if context.invoked_subcommand is None:
+        print(START)
 
 
 @contextmanager

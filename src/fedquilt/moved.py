@@ -38,7 +38,7 @@ runs > analysis: modes newcomers pretrain pretrain_card tails
 runs > config: codecs config data described links models options settings texts training
 runs > metrics: evaluation
 runs > results: clusters comparison_plots majority plots statistics tables traffic views
-runs > show: cluster_view datasets progress show
+runs > show: cluster_view datasets show
 runs > storage: federation_file files finished journal logs mending slots withheld
 runs > studies: compare listening player side_by_side
 runs.report > report: blocks gather page panels
@@ -303,11 +303,10 @@ FIELDS = {"slope": "gradient", "slopes": "gradients"}  # of messages, on which a
 
 def current_choice(given: Any) -> Any:
     """A choice of a recipe with its options as they are called now."""
-    olds = [name for name in given if (given.get("kind"), name) in OPTIONS] if isinstance(given, dict) else []
-    for old in olds:
-        new = OPTIONS[given["kind"], old]
-        _warn(f"{given['kind']}.{old} is {new} now", 3)
-        given = {new if name == old else name: value for name, value in given.items()}
+    for (kind, old), new in OPTIONS.items() if isinstance(given, dict) else ():
+        if given.get("kind") == kind and old in given:
+            _warn(f"{kind}.{old} is {new} now", 3)
+            given = {new if name == old else name: value for name, value in given.items()}
     return given
 
 

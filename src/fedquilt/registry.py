@@ -35,6 +35,13 @@ class RegistryEntry:
     ready: bool = False  # the object is the choice itself, not what makes it
     package: str = ""  # what brings it, if not this library
     own: bool = False  # the user's own, named by a reference
+    display: str = ""  # what people read, if that is not the name of its class
+
+    @property
+    def shown(self) -> str:
+        """What people read: its display name, or that of its class."""
+        made = self.where.rpartition(":")[2].rpartition(".")[2]
+        return self.display or (made if made[:1].isupper() else self.name)
 
     def load(self) -> Any:
         """The object itself."""
@@ -81,9 +88,13 @@ METHODS = _table(
         "fedquilt.methods.averaging.local_only:LocalOnly",
         "every client alone; the lower frame",
         fixed=("aggregate",),
+        display="Local only",
     ),
     RegistryEntry(
-        "centralised", "fedquilt.methods.averaging.centralised:Centralised", "one model on pooled data; the upper frame"
+        "centralised",
+        "fedquilt.methods.averaging.centralised:Centralised",
+        "one model on pooled data; the upper frame",
+        display="Centralized",
     ),
     RegistryEntry(
         "fedavg_noise",
@@ -91,6 +102,7 @@ METHODS = _table(
         "FedAvg (unweighted) with noise on the average; a baseline, not private",
         "Localize-and-Stitch baseline",
         fixed=("aggregate",),
+        display="FedAvg + noise",
     ),
     RegistryEntry(
         "fedavgm", "fedquilt.methods.averaging.fedopt:FedAvgM", "FedAvg with momentum at the server", "Hsu et al. 2019"
@@ -112,6 +124,7 @@ METHODS = _table(
         "fedquilt.methods.averaging.scaffold:Scaffold",
         "control variates against client drift; plain SGD only",
         "Karimireddy et al. 2020",
+        display="SCAFFOLD",
     ),
     RegistryEntry(
         "fednova",
@@ -132,11 +145,13 @@ METHODS = _table(
         "fedquilt.methods.averaging.moon:Moon",
         "features near the global model's, far from the previous one's",
         "Li et al. 2021",
+        display="MOON",
     ),
     RegistryEntry(
         "fedavg_finetune",
         "fedquilt.methods.personalised.finetune:FedAvgFineTune",
         "FedAvg, then each client tunes the global model for itself",
+        display="FedAvg + fine-tuning",
     ),
     RegistryEntry(
         "fedper",
@@ -148,6 +163,7 @@ METHODS = _table(
         "fedper_finetune",
         "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
         "FedPer, then each client tunes its head on the new body",
+        display="FedPer + fine-tuning",
     ),
     RegistryEntry(
         "hgls",
@@ -191,18 +207,21 @@ METHODS = _table(
         "own models by Moreau envelopes",
         "Dinh et al. 2020",
         fixed=("aggregate",),
+        display="pFedMe",
     ),
     RegistryEntry(
         "perfedavg",
         "fedquilt.methods.personalised.perfedavg:PerFedAvg",
         "a start from which one step suffices; first order",
         "Fallah et al. 2020",
+        display="Per-FedAvg",
     ),
     RegistryEntry(
         "perfedavg_hf",
         "fedquilt.methods.personalised.perfedavg:PerFedAvgHF",
         "the same with second derivatives, Hessian-free",
         "Fallah et al. 2020",
+        display="Per-FedAvg-HF",
     ),
     RegistryEntry(
         "fedala",
@@ -235,12 +254,14 @@ METHODS = _table(
         "fedquilt.methods.personalised.fedrod:FedRoDHyper",
         "a generic head and one made from a client's class shares",
         "Chen and Chao 2022",
+        display="FedRoD-hyper",
     ),
     RegistryEntry(
         "fedavg_balanced",
         "fedquilt.methods.long_tailed.losses:FedAvgBalanced",
         "FedAvg with balanced softmax",
         "Ren et al. 2020",
+        display="FedAvg + balanced softmax",
     ),
     RegistryEntry(
         "fedlc",
@@ -271,12 +292,14 @@ METHODS = _table(
         "fedquilt.methods.long_tailed.ratio_loss:RatioLoss",
         "classes that the model neglects weigh more",
         "Wang et al. 2021",
+        display="Ratio Loss",
     ),
     RegistryEntry(
         "flhc",
         "fedquilt.methods.clustered.flhc:FLHC",
         "clusters by updates after a warm-up, then FedAvg in each",
         "Briggs et al. 2020",
+        display="FL+HC",
     ),
     RegistryEntry(
         "hcfl",
@@ -295,6 +318,7 @@ METHODS = _table(
         "fedquilt.methods.clustered.fedgroup:FedGroupParams",
         "clusters by weights instead of updates; only to reproduce a comparison",
         "CFLA 1.0.0",
+        display="FedGroup on parameters",
     ),
     RegistryEntry(
         "cfl",
@@ -312,6 +336,7 @@ METHODS = _table(
         "fedper_grouped",
         "fedquilt.methods.clustered.fedper_grouped:FedPerGrouped",
         "own heads, and a body for each discovered cluster",
+        display="FedPer + clusters",
     ),
     RegistryEntry(
         "ifca",
@@ -324,6 +349,7 @@ METHODS = _table(
         "fedquilt.methods.clustered.ifca:IFCAGradient",
         "the same with one full gradient a round",
         "Ghosh et al. 2020",
+        display="IFCA on gradients",
     ),
     RegistryEntry(
         "fesem",
@@ -342,6 +368,7 @@ METHODS = _table(
         "fedquilt.methods.clustered.cgpfl:CGPFLMoreau",
         "the same with an inner problem, as in pFedMe",
         "Tang et al. 2022",
+        display="CGPFL-Moreau",
     ),
     RegistryEntry(
         "lcfed",
@@ -362,6 +389,7 @@ METHODS = _table(
         "only each client's largest changes, each averaged over those who made it",
         "He et al. 2025",
         fixed=("aggregate",),
+        display="Localize-and-Stitch",
     ),
     RegistryEntry(
         "stitch_once",
@@ -369,11 +397,13 @@ METHODS = _table(
         "Localize-and-Stitch as first published: one round, without data",
         "He et al. 2025",
         fixed=("aggregate",),
+        display="Localize-and-Stitch once",
     ),
     RegistryEntry(
         "single_model",
         "fedquilt.methods.averaging.centralised:SingleModel",
         "one model on pooled data, trained in the first round only; the upper frame of merging",
+        display="Single model",
     ),
     RegistryEntry(
         "podfcssv",
@@ -393,12 +423,14 @@ METHODS = _table(
         "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
         "those adapters, every client alone",
         fixed=("aggregate",),
+        display="Local MAE",
     ),
     RegistryEntry(
         "mae_pooled",
         "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
         "those adapters, on pooled rows; a frame",
         fixed=("aggregate",),
+        display="Centralized MAE",
     ),
     RegistryEntry(
         "feddrift",
@@ -525,6 +557,37 @@ AGGREGATORS = _table(
     RegistryEntry(
         "task_arithmetic", "fedquilt.pieces.merging.aggregators:task_arithmetic", "a scaled sum", "Ilharco et al. 2023"
     ),
+    *(
+        RegistryEntry(name, f"fedquilt.pieces.robust:{name}", about, reference)
+        for name, about, reference in (
+            ("clip_norm", "long changes are shortened, then the mean or another rule", "Sun et al. 2019"),
+            ("centred_clip", "the mean of what lies near the mean, again and again", "Karimireddy et al. 2021"),
+            ("geometric_median", "the point nearest to all changes: RFA", "Pillutla et al. 2022"),
+            ("coordinate_median", "the weighted median of each number", "Yin et al. 2018"),
+            ("trimmed_mean", "the mean of each number without its lowest and highest", "Yin et al. 2018"),
+            ("meamed", "the mean of each number's values nearest to their median", "Xie et al. 2018"),
+            ("krum", "the one change nearest to its neighbours", "Blanchard et al. 2017"),
+            ("multi_krum", "the mean of the changes nearest to their neighbours", "Blanchard et al. 2017"),
+            ("bulyan", "changes chosen by Krum, then number by number", "El Mhamdi et al. 2018"),
+            ("nearest_mixing", "each change a mean of its neighbours, then another rule", "Allouah et al. 2023"),
+            ("bucketing", "changes averaged in random buckets, then another rule", "Karimireddy et al. 2022"),
+            ("arc", "the longest changes are shortened, then another rule", "Allouah et al. 2024"),
+        )
+    ),
+)
+ATTACKS = _table(
+    *(
+        RegistryEntry(name, f"fedquilt.pieces.robust.attacks:{name}", about, reference)
+        for name, about, reference in (
+            ("sign_flip", "-factor times what was learned", ""),
+            ("scaling", "factor times what was learned", ""),
+            ("gaussian", "noise, factor times as long as what was learned", ""),
+            ("alie", "the honest mean, moved by a few deviations", "Baruch et al. 2019"),
+            ("ipm", "-factor times the honest mean", "Xie et al. 2020"),
+            ("min_max", "as far against the mean as honest changes are apart", "Shejwalkar and Houmansadr 2021"),
+            ("mimic", "all send what one honest client sent", "Karimireddy et al. 2022"),
+        )
+    )
 )
 CODECS = _table(
     RegistryEntry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
@@ -591,6 +654,7 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "shift": SHIFTS,
     "transform": TRANSFORMS,
     "stream": STREAMS,
+    "attack": ATTACKS,
     "codec": CODECS,
     "tracker": TRACKERS,
     "model": MODELS,
@@ -627,6 +691,9 @@ def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, RegistryEntry]
     return MappingProxyType(found)
 
 
+_LISTED = 20  # names that an error lists
+
+
 def lookup(table: str, name: str) -> RegistryEntry:
     """The entry of a name or reference; an unknown name is an error that says what was perhaps meant."""
     if ":" in name or name.endswith(".py"):
@@ -636,4 +703,11 @@ def lookup(table: str, name: str) -> RegistryEntry:
         return known[name]
     if not known:
         raise InputError(f"unknown {table} {name!r}; name one of your own, such as 'my.py:{name or 'name'}'")
-    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} (known: {', '.join(sorted(known))})")
+    all_of_them = f"known: {', '.join(sorted(known))}" if len(known) <= _LISTED else f"'fedquilt {table}s' lists them"
+    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} ({all_of_them})")
+
+
+def shown_as(table: str, name: str) -> str:
+    """What people read for a name; an unknown one is its own."""
+    known = entries(table).get(name)
+    return known.shown if known is not None else name

@@ -10,7 +10,9 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from typing import TextIO
+import time
+from collections.abc import Iterable, Iterator
+from typing import TextIO, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -19,6 +21,7 @@ from rich.table import Column, Table
 
 console = Console(markup=False, emoji=False)
 _WIDE = 10_000
+T = TypeVar("T")
 
 
 def say(text: str, file: TextIO | None = None, screen: Console | None = None) -> None:
@@ -28,6 +31,22 @@ def say(text: str, file: TextIO | None = None, screen: Console | None = None) ->
         return
     out = sys.stdout if file is None else file
     print(broken(text, shutil.get_terminal_size().columns) if out.isatty() else text, file=out, flush=True)
+
+
+def counted(items: Iterable[T], total: int, title: str) -> Iterator[T]:
+    """The same items; a line on the screen, if there is one, counts them where they take more than a second."""
+    began = last = time.monotonic()
+    watched = sys.stderr.isatty()
+    for number, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if watched and now - began > 1 and (now - last > 0.2 or number == total):
+            left = (now - began) / number * (total - number)
+            told = f"{title}: {number:,} of {total:,}, {left:,.0f} s left"
+            print(f"\r{told:<{shutil.get_terminal_size().columns - 1}}", end="", file=sys.stderr, flush=True)
+            last = now
+    if watched and last > began:
+        print(file=sys.stderr, flush=True)
 
 
 def broken(text: str, width: int) -> str:

@@ -12,12 +12,26 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
+import torch
 
 from conformance.cases import CASES, Case
+from fedquilt.core.columns import Column, PerColumn
+from fedquilt.core.seed import Seed
+from fedquilt.data import Federation
+from fedquilt.methods.survey import Survey
 from fedquilt.runs.runner import run
 from fedquilt.testing.spoiling import ALWAYS, KINDS, Path, Spoil, Spoiling
 
-ROWS = [case for case in CASES if not case.alone]
+
+def survey() -> Case:
+    """What is asked about tables before the first round."""
+    draw = Seed(0).torch()
+    x = torch.stack([torch.randn(60, generator=draw), torch.randint(3, (60,), generator=draw).float()], 1)
+    table = Federation.from_arrays(x, torch.arange(60) % 2, clients=4, standardise=None)
+    return Case("survey", Survey(PerColumn((Column("age"), Column("sex", True)))), table)
+
+
+ROWS = [*(case for case in CASES if not case.alone), survey()]
 LEGAL = (  # the kind, the field, and why it may be accepted
     ("none", r"train\.upload\.cluster", "a client without a cluster opens one"),
     ("none", r"train\.upload\.vector", "a member need show no vector"),
@@ -27,6 +41,7 @@ LEGAL = (  # the kind, the field, and why it may be accepted
         r".*\.(delta|control|gradients?|vector|prototypes|prototype\.means|head)(\..*)?",
         "changes, gradients and features of -1 are no longer than honest ones may be",
     ),
+    ("negative", r"columns\.upload\.mean", "any mean is that of some numbers"),
     ("1e30|huge", r".*\.(shown|seen)", "truth values: which classes a client has is its own to say"),
 )
 LIAR = 1

@@ -58,9 +58,9 @@ def runs(recipe: Path) -> list[Path]:
     [
         ("roundz=3", ["roundz: unknown key; did you mean 'rounds'?"]),
         ("train.optimiser.lr=3", ["train.optimiser: unknown key; did you mean 'optimizer'?"]),
-        ("rounds=ten", ["rounds: ", "valid integer", "got 'ten'"]),
-        ("train.optimizer.lr=fast", ["train.optimizer.lr: ", "valid number", "got 'fast'"]),
-        ("rounds", ["override 'rounds' is not of the form key=value"]),
+        ("rounds=ten", ["rounds: ", "whole number", "got 'ten'"]),
+        ("train.optimizer.lr=fast", ["train.optimizer.lr: ", "a number", "got 'fast'"]),
+        ("rounds", ["'rounds' changes no setting: write KEY=VALUE, for example rounds=5"]),
         ("method.mu=0.1", ["method.mu: unknown key for 'fedavg'"]),
         ("method={kind='fedprox', mu=-1}", ["mu >= 0", "-1"]),
         ("data.source=digitz", ["digitz", "digits"]),
@@ -76,11 +76,7 @@ def runs(recipe: Path) -> list[Path]:
         ('engine.devices=["gpu0"]', ["engine.devices: 'gpu0' cannot be used", "gpu0"]),
         (
             "engine.kind=gpu",
-            [
-                "engine.kind: ",
-                "unknown engine 'gpu' (known: auto, flower-simulation, lanes, local, workers)",
-                "got 'gpu'",
-            ],
+            ["engine.kind: ", "unknown engine 'gpu' (known: auto, flower-simulation, lanes, local, workers)"],
         ),
     ],
 )

@@ -200,7 +200,7 @@ def test_limits_are_settings_of_the_site(tmp_path):
     settings_of(given, "join").write(tmp_path / "site.toml")
     own = read_site(tmp_path / "site.toml")
     assert (own.max_steps, own.max_epochs, own.max_jobs, own.max_seconds) == (100_000, 5, 10_000, 60.0)
-    with pytest.raises(InputError, match="--max_steps: input should be greater than or equal to 1, got 0"):
+    with pytest.raises(InputError, match="--max_steps: should be at least 1, got 0"):
         settings_of({**given, "max_steps": 0}, "join", "--")
     with pytest.raises(InputError, match="limit of seconds must be above 0, got -1"):
         Budget(seconds=-1)

@@ -32,6 +32,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 SECONDS = 1.0  # of processor time that a case may take
 DATA = 0.05  # of the recipes go on to the data
 CHUNK = 500
+LINE = 10_000  # cases after which a file is told how far it is
 
 
 Wrong = tuple[str, str, str]  # a case, its error and where in the library that was, and the whole trace
@@ -198,6 +199,13 @@ def _all(asked: argparse.Namespace) -> int:
         for kind, count, found in pool.imap_unordered(_chunk, chunks):
             results[kind].add(found)
             bar.advance(tasks[kind], count)
+            if not bar.console.is_terminal and (found.wrong or not results[kind].counts.total() % LINE):
+                print(
+                    f"{kind}s: {results[kind].counts.total():,} of {total[kind]:,}, {len(results[kind].wrong)} wrong",
+                    flush=True,
+                )
+                for case, where, _ in found.wrong:
+                    print(f"  {case}: {where}", flush=True)
     for kind, found in results.items():
         told = ", ".join(f"{n:,} {what}" for what, n in found.counts.most_common())
         print(f"{kind}s: {told}; slowest {found.slowest:.2f} s of processor time, memory +{found.grown:.0f} MB")

@@ -19,6 +19,7 @@ from fedquilt.pieces import etf
 from fedquilt.records.compact import MAGIC
 from fedquilt.records.limits import upload_limits
 from fedquilt.records.record import unpack
+from fedquilt.studies.compare import cells
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,8 @@ ODD = {
     "no weights": '[model]\nkind = "mlp"\nweights = ""',
     "a long path": '[model]\nkind = "mlp"\nweights = "' + "x" * 5000 + '"',
     "beyond torch": '[model]\nkind = "mlp"\nhidden = [99999999999999999999999999]',
+    "a kind that is a table": "[method]\nkind = { a = 1 }\nslopes = 1",
+    "a kind that is a list": "[train]\noptimizer = { kind = [] }",
     "an empty name": '[method]\nkind = "fedavg"\n"" = 1',
 }
 
@@ -98,9 +101,18 @@ ODD_DATA = {
 
 @pytest.mark.parametrize(("setting", "refusal"), ODD_DATA.values(), ids=ODD_DATA)
 def test_odd_data_are_made_or_refused_in_no_time(setting, refusal, tmp_path):
+    fuzz_configs.warm()
     began = time.process_time()
     with nullcontext() if refusal is None else pytest.raises(InputError, match=refusal):
         federation_of(fuzz_configs.small(load_text(f"[data]\n{setting}\n", tmp_path)))
+    assert time.process_time() - began < 1
+
+
+def test_a_comparison_of_many_seeds_is_planned_in_no_time(tmp_path):
+    """What a method trains with was looked up anew for every one of its seeds."""
+    config = load_text(f"[compare]\nmethods = ['fedavg', 'hgls', 'fedbabu']\nseeds = {list(range(1000))}", tmp_path)
+    began = time.process_time()
+    assert len(cells(config)[1]) == 3 * 1000
     assert time.process_time() - began < 1
 
 

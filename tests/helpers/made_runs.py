@@ -134,7 +134,7 @@ def _run(
                     "clients": ids,
                 }
             )
-    ledger = (
+    dropped = (
         [{"round": 2, "exchange": "train", "client": ids[0], "reason": "not finite", "bytes_down": 1, "bytes_up": 1}]
         if label == "ditto"
         else []
@@ -142,9 +142,9 @@ def _run(
     for name, found in (
         ("metrics/rounds", rows),
         ("metrics/clients", scored),
-        ("metrics/client updates", updates),
+        ("metrics/client_updates", updates),
         ("metrics/traffic", traffic),
-        ("ledger", ledger),
+        ("dropped", dropped),
     ):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
     if stop == planned:
@@ -166,7 +166,7 @@ def _run(
                 "model_bytes": 4100,
                 "memory": {},
                 "seconds": 0.5 * stop,
-                "quarantined": len(ledger),
+                "quarantined": len(dropped),
                 "peak_bytes": 1,
                 "data": "d" * 64,
                 "majority_class": 0.3,

@@ -122,13 +122,13 @@ def test_seconds_to_a_target_are_virtual_where_there_are_such() -> None:
 @pytest.mark.parametrize(
     ("network", "told"),
     [
-        ({"uplink_mbps": 0}, "network.uplink_mbps: input should be greater than 0, got 0"),
+        ({"uplink_mbps": 0}, "network.uplink_mbps: should be more than 0, got 0"),
         ({"uplink": 3}, "network.uplink: unknown key; did you mean 'uplink_mbps'?"),
         (
             {"profiles": {"wify": 1.0}},
             "network: unknown profile 'wify'; did you mean 'wifi'? (known: hospital, phone-3g, phone-4g, wifi)",
         ),
-        ({"profiles": {"wifi": -1.0}}, "network.profiles.wifi: input should be greater than 0, got -1.0"),
+        ({"profiles": {"wifi": -1.0}}, "network.profiles.wifi: should be more than 0, got -1.0"),
         (
             {"profiles": {"wifi": 1.0}, "latency_ms": 3},
             "network: profiles and latency_ms exclude each other; a profile of your own goes below [network.own]",

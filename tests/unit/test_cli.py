@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import fedquilt as package
+from fedquilt.cli import PANELS
 from fedquilt.registry import METHODS
 from helpers.command import fedquilt, lines, small
 
 SOURCE = str(Path(package.__file__).parents[1])
+COMMANDS = [command.__name__.replace("_", "-") for panel in PANELS.values() for command in panel]
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "pydantic", "matplotlib", "safetensors")
 
 
@@ -46,10 +48,15 @@ def test_help_and_version_need_no_heavy_library(option: str) -> None:
     assert said.stdout.splitlines()[-1] == "HEAVY []"
 
 
-def test_help_lists_the_commands() -> None:
-    said = fedquilt("--help").out
-    for command in ("run", "resume", "compare", "methods", "models", "datasets", "partition", "doctor", "bench"):
-        assert command in said
+def test_help_lists_the_commands_and_begins_with_those_that_most_need() -> None:
+    said = fedquilt("-h").out
+    assert said == fedquilt("--help").out
+    assert all(f"│ {command} " in said for command in COMMANDS)
+    first, *groups = PANELS.values()
+    assert len(first) <= 11
+    for command in ("new", "run", "compare", "resume", "report", "watch", "recipes", "methods", "serve", "join"):
+        assert said.index(f"│ {command} ") < said.index("Look at data")
+    assert sum(map(len, groups)) > len(first)
 
 
 def test_importing_the_package_needs_no_heavy_library() -> None:
@@ -64,21 +71,27 @@ def test_the_module_is_the_command() -> None:
     assert "fedavg" in [m["name"] for m in json.loads(said.stdout)]
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "resume", "compare", "methods", "models", "datasets", "partition", "doctor", "bench"]
-)
-def test_every_command_explains_itself_with_an_example(command: str) -> None:
-    said = fedquilt(command, "--help")
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_every_command_explains_itself_with_an_example(command: str, option: str) -> None:
+    said = fedquilt(command, option)
     assert said.code == 0
-    assert f"fedquilt {command}" in said.out
+    assert f"Example: fedquilt {command}" in " ".join(said.out.split())
     assert "--json" in said.out
 
 
 def test_no_command_and_an_unknown_command() -> None:
-    assert "Usage" in fedquilt().out + fedquilt().err
+    said = fedquilt()
+    assert (said.code, said.err) == (0, "")
+    assert "fedquilt run quick" in said.out
+    assert "fedquilt --help" in said.out
     said = fedquilt("frobnicate")
     assert said.code == 2
     assert "frobnicate" in said.err
+    said = fedquilt("comapre", "--json")
+    assert said.json["message"].count("Did you mean 'compare'?") == 1
+    said = fedquilt("run", "quick", "--rounds", "5", "--json")
+    assert "Settings are written KEY=VALUE: rounds=VALUE." in said.json["message"]
 
 
 def test_methods() -> None:

@@ -11,7 +11,7 @@ from fedquilt.config.data import federations_of
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided, Source
-from fedquilt.errors import InputError, SnapshotError
+from fedquilt.errors import InputError, SnapshotError, did_you_mean
 from fedquilt.runs.build import method_of
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.storage.folder import RunFolder
@@ -40,7 +40,10 @@ def learned_from(config: Config, folder: Path, part: Divided) -> LearnedRun:
 def config_in(folder: Path) -> Config:
     """The settings of a run."""
     if not (folder / "config.toml").is_file():
-        raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.")
+        if folder.exists():
+            raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.")
+        meant = did_you_mean(str(folder), [str(path.parent) for path in folder.parent.glob("*/config.toml")])
+        raise InputError(f"There is no folder '{folder}'{meant or '.'} 'fedquilt watch runs --once' lists runs.")
     return load(folder / "config.toml")
 
 
@@ -58,7 +61,7 @@ def newcomers_of(config: Config, folder: Path, part: Divided, new: Divided, epoc
 
 def _kept(path: Path) -> Row:
     try:
-        found: Row = json.loads(path.read_text())
+        found: Row = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found

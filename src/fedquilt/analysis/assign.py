@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from fedquilt.analysis.afterwards import config_in
 from fedquilt.analysis.newcomers import LearnedRun, download_of
+from fedquilt.analysis.predict import reader_of
 from fedquilt.config.config import Config, Data, Kinded
 from fedquilt.config.data import divided, federation_of
 from fedquilt.core.columns import PerColumn
@@ -17,7 +18,7 @@ from fedquilt.core.exchange import Context
 from fedquilt.core.params import Params
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Divided, Site
+from fedquilt.core.table import ClientId, Divided, Site, Table
 from fedquilt.errors import InputError, SnapshotError, StageError
 from fedquilt.metrics.scoring import score_of
 from fedquilt.pieces.clustering.result import AMBIGUOUS, ClusterResult, members
@@ -75,7 +76,12 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     place = Path(folder)
     found, text = clusters_in(place)
     config = config_in(place)
-    site = data if isinstance(data, Site) else rows_of(config, Path(data), text["classes"], kept_in(place))
+    if isinstance(data, Site):
+        site = data
+    elif config.data.text is not None and Path(data).suffix != ".npz":
+        site = _texts(config, place, Path(data))
+    else:
+        site = rows_of(config, Path(data), text["classes"], kept_in(place))
     snapshot = _newest(config, place)
     learned = LearnedRun(
         method_of(config, cast(Divided, _Alone(site, text["classes"]))),
@@ -112,6 +118,13 @@ def _newest(config: Config, folder: Path) -> SnapshotRecord:
     return found
 
 
+def _texts(config: Config, folder: Path, path: Path) -> Site:
+    """Texts of one client, by the run's vocabulary or tokeniser."""
+    rows = reader_of(folder, config).read(path)
+    labels = {} if rows.labels is None else {"y": rows.labels}
+    return Site(Table({**rows.table.columns, **labels}, None, rows.table.prepare))
+
+
 def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | None = None) -> Site:
     """The rows of one client, prepared as the run's were."""
     data = _as_the_run(config, path, kept)
@@ -131,11 +144,6 @@ def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | No
 
 def _as_the_run(config: Config, path: Path, kept: Prepared | None) -> Data:
     """The settings of the run's data, for a file of one client."""
-    if config.data.text is not None and config.data.tokeniser is None and path.suffix != ".npz":
-        raise InputError(
-            f"'{path}' is a table of texts, but the run numbered words by the vocabulary of its own texts, which it "
-            "did not keep. Give the client's samples as word ids, in an .npz with x and y."
-        )
     by_itself: Row = {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
     if kept is not None and path.name.endswith((".csv", ".csv.gz", ".parquet")):
         columns = kept.prepare.columns

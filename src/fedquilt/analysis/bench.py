@@ -15,6 +15,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import IID, Federation
 from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.local import Local
+from fedquilt.engines.pipe import POSIX
 from fedquilt.engines.workers import Workers, cores
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
@@ -48,7 +49,7 @@ def measured(
     )
     engines: dict[str, Engine] = {"local": Local(), "lanes": Lanes(clients)}
     count = processes or cores()
-    if count > 1:
+    if count > 1 and POSIX:
         engines["workers"] = Workers(count)
     steps = clients * -(-rows // BATCH)
     for kind in models:
@@ -80,7 +81,7 @@ def _megabytes(engine: Engine) -> float | None:
 
 
 def _pss(process: int | str) -> int:
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 

@@ -22,7 +22,7 @@ def checks() -> list[dict[str, str]]:
         ("disk", _disk),
         ("data", _data),
         ("local engine", lambda: _engine("local")),
-        ("workers engine", lambda: _engine("workers")),
+        ("workers engine", _workers),
         ("flower", _flower),
     ]
     rows = []
@@ -49,8 +49,12 @@ def _packages() -> str:
 
 
 def _machine() -> str:
-    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores, {gigabytes:.1f} GiB"
+    from fedquilt.core.memory import machine_bytes
+
+    found = machine_bytes()
+    return f"{os.cpu_count()} cores, " + (
+        f"{found / 2**30:.1f} GiB" if found else "this system does not tell its memory"
+    )
 
 
 def _accelerators() -> str:
@@ -100,6 +104,12 @@ def _flower() -> str:
         f"ray {found['ray']}" if found["ray"] else 'no ray; simulations need it: pip install "fedquilt[simulation]"'
     )
     return f"flwr {found['flwr']}, {simulation}"
+
+
+def _workers() -> str:
+    from fedquilt.engines.pipe import POSIX, UNIX_ONLY
+
+    return _engine("workers") if POSIX else UNIX_ONLY
 
 
 def _engine(name: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedquilt.audit import attacks, defences
 from fedquilt.audit.sight import network, sight
 from fedquilt.audit.tapping import Few, overheard
-from fedquilt.config.config import Config, Kinded
+from fedquilt.config.config import Config, MethodChoice
 from fedquilt.config.data import made
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Divided
@@ -109,7 +109,7 @@ class Finding:
 
 def cells(config: Config, plan: Plan) -> list[AuditCell]:
     """Every method with every defence."""
-    chosen = [config.method] if not plan.methods else [Kinded(kind=name) for name in plan.methods]
+    chosen = [config.method] if not plan.methods else [MethodChoice(kind=name) for name in plan.methods]
     return [
         AuditCell(config.with_method(method), codec, defence)
         for method in chosen

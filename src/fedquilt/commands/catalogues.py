@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedquilt.commands.options import AsJson, echo, listing
+from fedquilt.errors import InputError
 
 
 def bench(
@@ -22,7 +24,7 @@ def bench(
     Example: [bold]fedquilt bench --model lenet5 --seconds 3[/bold]
     """
     from fedquilt.analysis.bench import MODELS, advice, measured
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
 
     rows, models = [], model or MODELS
     with Progress(quiet=as_json) as progress:
@@ -38,6 +40,34 @@ def bench(
     short = [{k: round(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
     listing(short, False, "training steps per second, batches of 10")
     listing(advice(rows), False, "what to set")
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="A recipe, to read it.", metavar="NAME")] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Write it into this folder, to be changed there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes that come with the package, read one, or copy it; its name will do wherever one is asked for.
+
+    Example: [bold]fedquilt recipes quick[/bold] or [bold]fedquilt recipes stitch/digits --copy[/bold]
+    """
+    from fedquilt.config import recipes as there
+
+    if name is None:
+        if copy:
+            raise InputError("Say which: fedquilt recipes NAME --copy.")
+        listing([recipe.row for recipe in there.recipes().values()], as_json, "recipes")
+        return
+    file = there.find(name)
+    text, to = file.read_text(encoding="utf-8"), Path(file.name)
+    if copy:
+        if to.exists():
+            raise InputError(f"'{to}' is here already. Rename or remove it, or work in another folder.")
+        to.write_text(text, encoding="utf-8")
+    if as_json:
+        echo({"name": name, "text": text, **({"file": str(to)} if copy else {})})
+    else:
+        typer.echo(f"Written: {to}. Run it with: fedquilt {there.command(text)} {to}" if copy else text.rstrip())
 
 
 def methods(

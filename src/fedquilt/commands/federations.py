@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,10 +70,11 @@ def serve(
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
     from fedquilt.deploy.serve import FederationServer
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.show import result_table
     from fedquilt.storage.finished import result_of
 
+    _here()
     _keys_or_plain(key_folder, insecure)
     config = load(recipe, [*with_energy(overrides, energy), *([] if nodes is None else [f"flower.nodes={nodes}"])])
     folder = (Path(config.output.folder) / config.folder_name).absolute()
@@ -99,6 +101,12 @@ def serve(
         result_table(folder, result)
 
 
+def _here() -> None:
+    """Refuse a system whose processes cannot be started and ended as those of a federation are."""
+    if not hasattr(signal, "SIGKILL"):
+        raise InputError("A federation of several machines needs Linux or macOS here. On Windows, work in WSL.")
+
+
 def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
     if folder is None and not insecure:
         raise InputError(
@@ -110,7 +118,7 @@ def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
 
 
 def join(
-    data: Annotated[str, typer.Option(help="A .npz, .csv, .parquet, a folder of images, or package.module:function.")],
+    data: Annotated[str, typer.Option(help="A .npz, .csv, .parquet, a folder of images, or file.py:function.")],
     superlink: Annotated[str | None, typer.Option(help="Where the server is.", metavar="HOST:PORT")] = None,
     label: Annotated[str | None, typer.Option(help="The label column of a table (label).")] = None,
     user: Annotated[str | None, typer.Option(help="The column whose values are the clients of this site.")] = None,
@@ -150,6 +158,7 @@ def join(
 
     Example: [bold]fedquilt join --superlink server:8000 --ca ca.crt --key oslo --data oslo.npz --name oslo[/bold]
     """
+    _here()
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.join import Membership
     from fedquilt.deploy.site import is_function, settings_of
@@ -158,7 +167,7 @@ def join(
     place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
     own = is_function(data)
     given = {
-        "data": data if own else str(Path(data).absolute()),
+        "data": data if own and ".py:" not in data else str(Path(data).absolute()),
         "label": label,
         "user": user,
         "size": size,

@@ -222,7 +222,7 @@ def audit(
     from fedquilt.audit.report import show, write
     from fedquilt.config.config import load
     from fedquilt.runs.build import federation_of
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
 
     plan = Plan(
         methods=_listed(methods),

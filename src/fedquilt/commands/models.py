@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe, echo, with_energy
+from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
     from fedquilt.core.plain import Row
@@ -179,35 +180,95 @@ def tails(
     _show(found, place, as_json)
 
 
+Model = Annotated[
+    str, typer.Option(help="global, best (the global one of the best round), cluster:2 or client:7.", metavar="NAME")
+]
+
+
 def predict(
     folder: Folder,
     data: Annotated[
-        Path, typer.Argument(help="A folder of images, an .npz with x, or a table (.csv, .parquet).", metavar="DATA")
+        Path,
+        typer.Argument(
+            help="A folder of images, an .npz with x, a table (.csv, .parquet), or a .txt with a text in each line.",
+            metavar="DATA",
+        ),
     ],
+    model: Model = "global",
     mode: Annotated[
-        Literal["universal", "global", "plain", "personal"], typer.Option(help="Which saved model answers.")
-    ] = "global",
+        Literal["universal", "global", "plain", "personal"] | None,
+        typer.Option(help="Instead of a model of the run, one that 'fedquilt realign' saved."),
+    ] = None,
     client: Annotated[str | None, typer.Option(help="Whose model, for the mode personal.")] = None,
     to: Annotated[Path, typer.Option(help="Where the answers go, as CSV.")] = Path("predictions.csv"),
     as_json: AsJson = False,
 ) -> None:
-    """Answer new rows with a model that 'fedquilt realign' saved.
+    """Answer new rows with a model of a run: the class of each, by name where classes have names, and probabilities.
 
-    Example: [bold]fedquilt predict runs/digits_lt-1a2b3c4d new.npz --mode personal --client 3[/bold]
+    Rows are read and prepared as the run's were; its own data are not needed.
+
+    Example: [bold]fedquilt predict runs/quick-1a2b3c4d new.npz --model client:7 --to answers.csv[/bold]
     """
-    from fedquilt.analysis.modes import predict as answer
-    from fedquilt.analysis.modes import save
+    if mode is None and client is not None:
+        raise InputError(f"--client goes with --mode personal. A client's model of the run is --model client:{client}.")
+    if mode is None:
+        from fedquilt.analysis.predict import predict as answer
 
-    who: ClientId = int(client) if client is not None and client.isdecimal() else client
-    found = answer(folder, data, mode, who)
-    save(found, to)
-    counts = found.classes.bincount().tolist()
+        found = answer(folder, data, model)
+    else:
+        from fedquilt.analysis.modes import predict as answer_in_mode
+
+        who: ClientId = int(client) if client is not None and client.isdecimal() else client
+        found = answer_in_mode(folder, data, mode, who)
+    found.save(to)
+    names = found.class_names or tuple(map(str, range(found.probabilities.shape[1])))
+    counts = dict(zip(names, found.classes.bincount(minlength=len(names)).tolist(), strict=True))
     told = {"rows": len(found.names), "answers": counts, "accuracy": found.accuracy, "file": str(to)}
     if as_json:
-        echo(told)
+        echo({**told, "note": found.note})
         return
     right = "" if found.accuracy is None else f", {100 * found.accuracy:.1f} % right"
-    typer.echo(f"{told['rows']} rows{right}; per class {counts}: {to}")
+    shares = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    typer.echo("\n".join([*filter(None, [found.note]), f"{told['rows']} rows{right}; {shares}: {to}"]))
+
+
+def export_model(
+    folder: Folder,
+    model: Model = "global",
+    format: Annotated[
+        str | None, typer.Option(help="safetensors, onnx or hf (a folder); by default as the name of --to ends.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The file or folder; by default named after the model.", metavar="PATH")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is at --to.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model of a run as other programs load it: a state dict as safetensors, ONNX, or a folder of transformers.
+
+    An ONNX file takes any number of prepared rows, and is written only if onnxruntime computes the same with it.
+
+    Example: [bold]fedquilt export-model runs/quick-1a2b3c4d --model client:7 --to client-7.onnx[/bold]
+    """
+    from fedquilt.analysis.export import export_model as write
+
+    name = model.replace(":", "-").replace("/", "%2F")
+    place = to or Path(name + {"onnx": ".onnx", "hf": ""}.get(format or "", ".safetensors"))
+    made = write(folder, place, model, format, force)
+    if as_json:
+        shown = {"path": str(made.path), "format": made.format, "difference": made.difference, "notes": made.notes}
+        echo({**shown, **made.facts})
+        return
+    classes = ", ".join(made.facts["names"][:12]) or made.facts["classes"]
+    rows = made.facts["input"]
+    lines = [
+        *made.notes,
+        f"{made.path}: {model} of {made.facts['run']} after round {made.facts['round']}, as {made.format}",
+        f"takes {rows['dtype']} rows of shape {rows['shape']} ({made.facts['prepared']}); classes: {classes}",
+    ]
+    if made.difference is not None:
+        lines.append(f"onnxruntime computes the same: scores differ by {made.difference:.1e} of the largest at most")
+    typer.echo("\n".join(lines))
 
 
 def _rule(folder: Path, given: Row) -> Realign | None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 STOPPED = 143
-Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
+Recipe = Annotated[
+    Path, typer.Argument(help="A recipe: a .toml file, or a name that 'fedquilt recipes' lists.", metavar="RECIPE")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Settings to change, for example rounds=5 method.mu=0.1.", metavar="KEY=VALUE"),

@@ -37,7 +37,7 @@ def sweep(
     Example: [bold]fedquilt sweep recipes/quick.toml rounds=5 --set train.optimizer.lr=0.01,0.1[/bold]
     """
     from fedquilt.config.config import load
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.studies import sweep_table
     from fedquilt.studies.sweep import planned
     from fedquilt.studies.sweep import sweep as sweep_all
@@ -132,7 +132,7 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
     """
     from fedquilt.config.config import load
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.studies import comparison_table
     from fedquilt.studies.compare import cells
     from fedquilt.studies.compare import compare as compare_all
@@ -180,14 +180,14 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     from fedquilt.config.data import federations_of
     from fedquilt.report import write_report
     from fedquilt.runs.build import engine_of, result_for, run_of
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.show import newcomers_table, result_table
     from fedquilt.storage.federation_file import write_federation
     from fedquilt.storage.finished import result_of
     from fedquilt.studies.listening import play_to
 
     federation, new = federations_of(config)
-    found, notes = None if fresh else result_for(folder, federation), list[str]()
+    found, notes = None if fresh else result_for(folder, federation, config.rounds), list[str]()
     played = found is None
     if found is None:
         engine = engine_of(config)

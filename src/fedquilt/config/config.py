@@ -15,10 +15,12 @@ from pydantic import ValidationError
 from fedquilt.config.metrics import use_metrics
 from fedquilt.config.options import check_options as check_options
 from fedquilt.config.options import explain_all
+from fedquilt.config.recipes import find
 from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
 from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
 from fedquilt.config.settings import Kinded as Kinded
+from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
@@ -30,24 +32,26 @@ from fedquilt.registry import lookup
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file, apply ``key=value`` overrides, and check everything."""
-    file = Path(path)
+    """Read a TOML file, or a recipe of the package by its name, apply ``key=value`` overrides, and check everything."""
+    file, where = find(path), str(path)
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(
-            f"There is no file '{file}'. Give the path of a recipe, for example recipes/demo.toml."
-        ) from error
-    except IsADirectoryError as error:
-        raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
     except OSError as error:
-        raise InputError(f"'{file}' cannot be read: {error.strerror}.") from error
+        raise InputError(f"'{where}' cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits, ...
-        raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
+        raise ConfigError([f"not valid TOML: {error}{_line(file, error)}"], where) from error
     if _depth(raw) > _DEEPEST:
-        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], str(file))
+        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], where)
     settings, problems = apply(raw, overrides)
-    return parse(settings, str(file), problems, file.parent)
+    return parse(settings, where, problems, file.parent)
+
+
+def _line(file: Path, error: Exception) -> str:
+    """The line that an error is about, as it is in the file."""
+    number = re.search(r"at line (\d+)", str(error))
+    lines = file.read_text(encoding="utf-8").splitlines() if number else []
+    told = lines[int(number[1]) - 1].strip()[:100] if number and int(number[1]) <= len(lines) else ""
+    return f": {told}" if told else ""
 
 
 _DEEPEST = 20
@@ -69,7 +73,7 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            problems.append(f"override {text!r} is not of the form key=value")
+            problems.append(f"{text!r} changes no setting: write KEY=VALUE, for example rounds=5")
             continue
         *parents, leaf = key.strip().split(".")
         place = settings
@@ -79,7 +83,15 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
                 problems.append(f"override {text!r}: '{name}' is not a section")
                 place = {}
         place[leaf] = _value(value.strip())
+        if key.strip() in _TYPED_LISTS and not isinstance(place[leaf], list):
+            place[leaf] = [_value(part.strip()) for part in value.strip(" []").split(",")]
+        if key.strip() in _INSTEAD:
+            place.pop(_INSTEAD[key.strip()], None)
     return settings, problems
+
+
+_TYPED_LISTS = ("compare.methods", "compare.seeds")  # compare.methods=fedavg,ditto: shells take quotes away
+_INSTEAD = {"data.path": "source", "data.source": "path"}  # what the recipe has of these makes way for the other
 
 
 def _value(text: str) -> JSON:
@@ -105,8 +117,11 @@ def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     except ValidationError as error:
         problems += explain_all(error.errors())
         config = None
-    problems += _check_choices(raw) + _check_model(_inner(raw, "model")) + _check_loop(_inner(raw, "train", "loop"))
-    if config is not None and not problems:
+    if raw.get("script") is None:
+        problems += _check_choices(raw) + _check_model(_inner(raw, "model")) + _check_loop(_inner(raw, "train", "loop"))
+    else:
+        problems += [f"{name}: a script gave the objects of this run; change it there" for name in _in_objects(raw)]
+    if config is not None and config.script is None and not problems:
         try:
             defaults_of(config.method.kind)
         except InputError as error:
@@ -189,6 +204,7 @@ _SINGLE = (
     ("shift", "data", "shift"),
     ("stream", "stream"),
     ("shift", "stream", "shift"),
+    ("attack", "attack"),
     ("loss", "train", "loss"),
 )
 _LISTS = (
@@ -197,7 +213,12 @@ _LISTS = (
     ("method", "compare", "methods"),
     ("callback", "callbacks"),
 )
-_APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
+_APART = {  # settings of their own
+    "method": ("label",),
+    "stream": ("shift",),
+    "codec": ("field", "chain", "error_feedback", "exchange"),
+    "attack": ("clients",),
+}
 
 
 def _codecs(section: str, asked: JSON) -> list[tuple[str, str, JSON]]:
@@ -264,10 +285,27 @@ def _inner(raw: Mapping[str, JSON], *keys: str) -> JSON:
 
 
 def dump(config: Config) -> str:
-    """The resolved settings as TOML."""
+    """The resolved settings as TOML; of a run that a script began, those that its objects leave."""
     lines: list[str] = []
-    _write_table(config.model_dump(mode="json", exclude_none=True), "", lines)
+    told = config.model_dump(mode="json", exclude_none=True)
+    if config.script is not None:
+        for name in _IN_OBJECTS:
+            section, _, leaf = name.partition(".")
+            (told[section] if leaf else told).pop(leaf or section, None)
+    _write_table(told, "", lines)
     return "\n".join(lines) + "\n"
+
+
+_IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``kind`` is what people call them
+    *("data", "stream", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
+    *("checks", "attack", "compare", "sweep", "flower"),
+)
+
+
+def _in_objects(raw: Mapping[str, JSON]) -> list[str]:
+    """Settings that would say again, and perhaps otherwise, what the objects of a script say."""
+    odd = [f"{table}.{name}" for table in ("method", "model") for name in raw.get(table) or {} if name != "kind"]
+    return [name for name in _IN_OBJECTS if _inner(raw, *name.split(".")) is not None] + odd
 
 
 def _write_table(table: Mapping[str, JSON], path: str, lines: list[str]) -> None:

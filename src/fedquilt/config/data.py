@@ -5,7 +5,6 @@ Rows set aside for pretraining, so that no client ever holds an image that the b
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,10 +32,11 @@ from fedquilt.data import (
     with_local_tests,
     without_labels,
 )
-from fedquilt.data.checks import pair_columns
+from fedquilt.data.pairs import pair_columns
+from fedquilt.data.sources.own import given
 from fedquilt.data.tabular import fit, scope_of
 from fedquilt.errors import ConfigError, InputError
-from fedquilt.own_code import is_reference, own_errors, unpinned
+from fedquilt.own_code import is_reference, unpinned
 from fedquilt.registry import lookup
 
 
@@ -70,6 +70,8 @@ def federation_of(config: Config) -> Federation | Stream:
 
 def federations_of(config: Config) -> tuple[Federation | Stream, Federation | Stream | None]:
     """The clients that take part, and the newcomers that never do (None without any)."""
+    if config.script is not None:
+        return config.script.made_federation(), None
     data = config.data
     if config.stream is not None and data.common_valid:
         raise InputError("data.common_valid: a stream has no validation samples at the server; leave it out.")
@@ -88,9 +90,12 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
     """A federation by these settings: of another data set, or of some classes only, if asked for."""
     if source is None and data.path is not None and imports.is_split(Path(data.path)):
         return _shifted(data, _already_divided(data, classes))
-    found = _made_already(data, source)
-    if found is not None:
-        return _shifted(data, found)
+    whole = given(data.source) if source is None and data.source and is_reference(data.source) else None
+    if isinstance(whole, Federation):
+        _refuse_dividing(
+            data, classes, f"{unpinned(str(data.source))} gives a federation, divided over clients already"
+        )
+        return _shifted(data, whole)
     arrays = _arrays(data, source)
     _check_labels(data, arrays, classes)
     if classes is not None:
@@ -136,28 +141,14 @@ def _shifted(data: Data, federation: Federation) -> Federation:
     return shifted
 
 
-def _made_already(data: Data, source: str | None) -> Federation | None:
-    """The federation that code of the user's own makes; None where it gives arrays, or the source is none such."""
-    name = source or data.source or ""
-    if not is_reference(name):
-        return None
-    maker = lookup("dataset", name).load()
-    hint = inspect.signature(maker).return_annotation if callable(maker) else None
-    if hint is not Federation and str(hint).rpartition(".")[2] != "Federation":
-        return None
-    with own_errors(f"The data {unpinned(name)!r}"):
-        federation = maker()
-    if not isinstance(federation, Federation):
-        raise InputError(f"{unpinned(name)} says that it gives a Federation, and gave a {type(federation).__name__}.")
-    fixed = ("limit", "long_tail", "pretraining", *_READING, "transforms", "common_test", "common_valid", "local_tests")
-    other = [n for n in (*fixed, "by_user") if getattr(data, n)]
-    if other:
-        raise InputError(f"{unpinned(name)} gives a federation that is divided already: leave data.{other[0]} out.")
-    return federation
-
-
 def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
-    """A PFLlib folder: who has what is settled, so nothing else may settle it."""
+    """A PFLlib folder."""
+    _refuse_dividing(data, classes, f"{data.path} is divided over clients already, by PFLlib")
+    return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
+
+
+def _refuse_dividing(data: Data, classes: Sequence[int] | None, what: str) -> None:
+    """Who has what is settled, so nothing else may settle it."""
     fixed = (
         "clients",
         "limit",
@@ -172,10 +163,9 @@ def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
     other = [name for name in fixed if getattr(data, name)]
     if not data.by_user or other:
         wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
-        raise InputError(f"{data.path} is divided over clients already, by PFLlib; {wrong}.")
+        raise InputError(f"{what}; {wrong}.")
     if classes is not None:
-        raise InputError(f"{data.path} is divided over clients already; use stream.each = false.")
-    return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
+        raise InputError(f"{what}; use stream.each = false.")
 
 
 def for_pretraining(data: Data, valid: float) -> Federation:

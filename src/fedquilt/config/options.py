@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, Literal
 
@@ -87,8 +87,16 @@ def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
         return None, [f"{path}: {error}"]
     if entry.ready or (_is_itself("aggregate", entry, entry.load()) and not options):
         return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
+    inner: Row = {}
+    if "then" in options and "then" in inspect.signature(entry.load()).parameters:
+        then, problems = _aggregator(options.pop("then"), f"{path}.then")
+        inner = {"then": then}
+        if not problems and not hasattr(then, "merge"):
+            problems = [f"{path}.then: only robust aggregators go behind {kind!r}, such as 'coordinate_median'"]
+        if problems:
+            return None, problems
     made, problems = check_options("aggregate", kind, options, path)
-    return (None, problems) if problems else (piece("aggregate", entry, made), [])
+    return (None, problems) if problems else (piece("aggregate", entry, {**made, **inner}), [])
 
 
 def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:
@@ -214,8 +222,8 @@ def explain_all(errors: Iterable[ErrorDetails]) -> list[str]:
 
 
 def _either(errors: Sequence[ErrorDetails]) -> str:
-    wanted = dict.fromkeys(e["msg"][0].lower() + e["msg"][1:].partition(",")[0] for e in errors)
-    return explain({**errors[0], "type": "", "msg": " or ".join(wanted).replace(" or input should be ", " or ")})
+    wanted = dict.fromkeys(_should(e).removeprefix("should be ") for e in errors)
+    return explain({**errors[0], "type": "", "msg": f"should be {' or '.join(wanted)}"})
 
 
 def explain(error: ErrorDetails) -> str:
@@ -227,17 +235,68 @@ def explain(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"{path}: missing"
     if error["type"] == "value_error":
-        value = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
-        return f"{path}: {error['ctx']['error']}{value}"
-    if error["type"] == "model_type":
-        return f"{path}: should be a section, got {error['input']!r}"
-    return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"
+        told = str(error["ctx"]["error"])
+        shown = isinstance(error["input"], dict) or "got " in told or repr(error["input"]) in told
+        return f"{path}: {told}" if shown else f"{path}: {told}, got {error['input']!r}"
+    return f"{path}: {_should(error)}, got {error['input']!r}"
+
+
+_SHOULD = {  # pydantic's kinds of errors, in the words of recipes
+    "model_type": "should be a section",
+    "int_parsing": "should be a whole number",
+    "int_type": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "float_parsing": "should be a number",
+    "float_type": "should be a number",
+    "bool_parsing": "should be true or false",
+    "bool_type": "should be true or false",
+    "string_type": "should be text",
+    "list_type": "should be a list, like [1, 2]",
+    "greater_than_equal": "should be at least {ge:g}",
+    "greater_than": "should be more than {gt:g}",
+    "less_than_equal": "should be at most {le:g}",
+    "less_than": "should be less than {lt:g}",
+}
+
+
+def _should(error: ErrorDetails) -> str:
+    """What a value should be."""
+    if error["type"] in _SHOULD:
+        return _SHOULD[error["type"]].format(**error.get("ctx", {}))
+    told = error["msg"].removeprefix("Input ")
+    return told[0].lower() + told[1:]
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
     """What was perhaps meant, or else everything there is."""
-    names = list(known)
+    names, elsewhere = list(known), _places().get(name)
+    if elsewhere is not None:
+        return f"; did you mean {elsewhere!r}?"
     return did_you_mean(name, names) or (f"; known: {', '.join(names)}" if names else "; it has no options")
+
+
+@cache
+def _places() -> dict[str, str]:
+    """The whole names of settings whose last part tells which is meant: of lr, train.optimizer.lr."""
+    found: dict[str, list[str]] = {}
+    for name in (
+        *_settings(Config, ""),
+        "train.optimizer.lr",
+        "train.optimizer.momentum",
+        "data.partition.alpha",
+        "method.mu",
+    ):
+        found.setdefault(name.rpartition(".")[2], []).append(name)
+    return {leaf: names[0] for leaf, names in found.items() if len(names) == 1}
+
+
+def _settings(model: Any, path: str) -> Iterator[str]:
+    for name, info in model.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _settings(inner, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
 
 
 def _known(parents: Sequence[int | str]) -> list[str]:

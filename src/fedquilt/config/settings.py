@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fedquilt.config.links import Network
+from fedquilt.config.script import Script
 from fedquilt.config.space import Sweep, different
 from fedquilt.config.training import resolved
 from fedquilt.core.plain import JSON, Row
@@ -127,6 +128,15 @@ class Data(_Section):
         if not filled.get("by_user"):
             filled.setdefault("clients", 20)
         return filled
+
+
+class MethodChoice(Kinded):
+    """A method by name; ``label`` is what people read in tables and pictures, in the place of its own name."""
+
+    label: Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
+
+
+Method = Annotated[MethodChoice, BeforeValidator(named)]
 
 
 class StreamChoice(Kinded):
@@ -294,22 +304,48 @@ class Output(_Section):
     withhold_test: bool = False
 
 
+def _labels_differ(methods: list[MethodChoice]) -> list[MethodChoice]:
+    """What people give methods as labels tells them apart."""
+    labels = [m.label for m in methods if m.label is not None]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise ValueError(f"two methods have the label {twice!r}; give each one of its own")
+    return methods
+
+
 class Comparison(_Section):
     """Methods and seeds of ``fedquilt compare``, the accuracy that costs are counted to, and whether local-only and
     centralised training are run too, as the frame of the table."""
 
-    methods: Annotated[list[Choice], Field(min_length=1)] = [
-        Kinded(kind="fedavg"),
-        Kinded(kind="fedprox"),
-        Kinded(kind="local_only"),
+    methods: Annotated[list[Method], Field(min_length=1), AfterValidator(_labels_differ)] = [
+        MethodChoice(kind="fedavg"),
+        MethodChoice(kind="fedprox"),
+        MethodChoice(kind="local_only"),
     ]
     seeds: Annotated[list[Number], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
     target: Annotated[float, Field(gt=0, le=1)] = 0.8
     frame: bool = False
 
 
+class AttackChoice(Kinded):
+    """What attackers send, in a simulation, and who they are: a share of the clients, or a list of them."""
+
+    clients: Annotated[float, Field(gt=0, lt=1)] | list[int | str] = 0.2
+
+
+class Checks(_Section):
+    """Which replies are left out because they stand out from their cohort: options of
+    :class:`fedquilt.CohortChecks`."""
+
+    false_alarms: Annotated[float, Field(ge=0.001, le=0.5)] = 0.01
+    length: bool = True
+    direction: bool = True
+    most_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    strikes: Positive | None = 3
+    suspended: Positive = 10
+
+
 # These cannot change the numbers.
-OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep"}
+OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep", "script"}
 
 
 _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left alone, a run is what it was before
@@ -321,6 +357,8 @@ _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left 
     ("data", "common_valid", None),
     ("data", "categories", None),
     ("data", "standardise", "federation"),
+    ("", "attack", None),
+    ("", "checks", None),
     ("", "codec", None),
     ("", "download_codec", None),
     ("train", "loss", None),
@@ -339,11 +377,13 @@ class Config(_Section):
     data: Data = Data()
     stream: StreamChoice | None = None
     model: Choice = Kinded(kind="mlp")
-    method: Choice = Kinded(kind="fedavg")
+    method: Method = MethodChoice(kind="fedavg")
     train: Training = Training()
     codec: Codecs = []
     download_codec: Codecs = []
     cohort: Participation = Participation()
+    checks: Checks | None = None
+    attack: Annotated[AttackChoice, BeforeValidator(named)] | None = None
     engine: EngineChoice = EngineChoice()
     flower: Federated = Federated()
     network: Network | None = None
@@ -356,6 +396,7 @@ class Config(_Section):
     output: Output = Output()
     compare: Comparison = Comparison()
     sweep: Sweep = Sweep()
+    script: Script | None = None
 
     @model_validator(mode="after")
     def _trains(self) -> Config:
@@ -364,13 +405,16 @@ class Config(_Section):
             self.__dict__["train"] = resolved(self.train, self.method.kind)
         return self
 
-    def with_method(self, method: Kinded) -> Config:
+    def with_method(self, method: MethodChoice) -> Config:
         """The same for another method, with that method's own training wherever the recipe is silent."""
         return self.model_copy(update={"method": method, "train": resolved(self.train, method.kind)})
 
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
+        if self.script is not None:
+            return self.script.identity(self.seed, repr(self.evaluate), self.stop.patience, self.stop.min_delta)
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
+        del asked["method"]["label"]  # it is called so, and is the same
         if isinstance(self.cohort.min_replies, float):
             asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number
         for section, name, usual in _USUAL:

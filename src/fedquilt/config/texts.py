@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fedquilt.config.config import Data
 from fedquilt.core.plain import Array
 from fedquilt.data import Arrays, imports, texts
+from fedquilt.data.imports.columns import joined
+from fedquilt.data.reading import Reading
 from fedquilt.data.sources.formats.text import encoded, vocabulary
 from fedquilt.errors import InputError
 from fedquilt.models import tokenise
@@ -21,10 +23,10 @@ class TokenColumns(imports.Words):
 
     folder: str = ""
 
-    def __call__(self, columns: Mapping[str, Array]) -> Array:
-        """The token ids of each row."""
-        rows = zip(*(columns[n].astype(str) for n in self.columns), strict=True)
-        return tokenise([" ".join(row) for row in rows], self.folder, self.length)
+    def read(self, columns: Mapping[str, Array]) -> tuple[Array, Reading]:
+        """The token ids of each row, and whose they are."""
+        reading = Reading(text=self.columns, tokeniser=self.folder, length=self.length)
+        return tokenise(joined(columns, self.columns), self.folder, self.length), reading
 
 
 def columns_of_text(data: Data) -> imports.Words | None:
@@ -56,10 +58,12 @@ def source_of_texts(data: Data, name: str) -> Arrays:
     if data.tokeniser is not None:
         _refuse_words(data)
         x, x_test = (tokenise(part, data.tokeniser, length) for part in (found.texts, found.texts_test))
+        reading = Reading(tokeniser=data.tokeniser, length=length)
     else:
         words = vocabulary(found.texts, data.words or WORDS)
         x, x_test = (encoded(part, words, length) for part in (found.texts, found.texts_test))
-    return Arrays(x, found.y, x_test, found.y_test, classes=found.classes, name=name)
+        reading = Reading(words=tuple(words), length=length)
+    return Arrays(x, found.y, x_test, found.y_test, classes=found.classes, name=name, reading=reading)
 
 
 def _refuse_words(data: Data) -> None:

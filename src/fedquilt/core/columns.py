@@ -25,6 +25,7 @@ LEVELS = 32  # of a category that get a column of their own: the most frequent o
 TOLD = 256  # of a category that one client tells of
 SCOPES = ("federation", "clients", "none")
 LARGEST = 3.0e38  # a number that networks can hold
+APART = 1e9  # times what most clients have: with such numbers of one client, all of the others' would be the same
 Floats = NDArray[np.float64]
 
 
@@ -282,6 +283,17 @@ def _check_numbers(told: ColumnSums, count: int) -> None:
         raise ValueError("counts or squares that no rows can have")
     if not float(told.mean.abs().max()) <= LARGEST or not float(told.squares.max()) <= told.rows * (2 * LARGEST) ** 2:
         raise ValueError("means or squares of numbers that no network can hold")
+
+
+def check_together(told: Sequence[ColumnSums]) -> None:
+    """Raise if one client's numbers of a column are so large that standardising would leave nothing of the others'."""
+    sizes = torch.stack([one.mean.abs() + (one.squares / one.present.clamp(min=1)).sqrt() for one in told])
+    for place, sizes_of_one in enumerate(sizes.T):
+        some = sizes_of_one[sizes_of_one > 0]
+        if len(some) > 2 and float(some.max()) > APART * float(some.median()):
+            raise ValueError(
+                f"column {place} has numbers of about {some.max():.0e}, of most clients {some.median():.0e}"
+            )
 
 
 def _check_levels(found: object, rows: int) -> None:

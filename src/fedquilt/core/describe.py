@@ -34,7 +34,7 @@ _ROOMS = tuple(
         "metrics",
     )
 )
-_FILES = tuple(
+READING = tuple(  # modules that read files of this machine, or download
     f"fedquilt.{module}"
     for module in (
         "models.encoder",
@@ -114,6 +114,18 @@ def build(description: Any, trusted: Sequence[str] | None = None) -> Any:
     return _called(description, trusted)
 
 
+def check_names(description: Any, trusted: Sequence[str]) -> None:
+    """Raise unless :func:`build`, trusting these, would call all that the description names; nothing is called."""
+    if not isinstance(description, dict):
+        for inner in description if isinstance(description, list) else ():
+            check_names(inner, trusted)
+        return
+    for key, inner in description.items():
+        if key in ("make", "name"):
+            _allowed(inner, trusted)
+        check_names(list(inner.values()) if key == "kwargs" else inner, trusted)
+
+
 def _called(description: Any, trusted: Sequence[str] | None) -> Any:
     """What a described call gives; of a partial one, the function that waits for the rest."""
     args = [build(a, trusted) for a in description["args"]]
@@ -143,7 +155,7 @@ def _allowed(name: str, trusted: Sequence[str] | None) -> Any:
 
 
 def _refuse_files(module: str, name: str, trusted: Sequence[str]) -> None:
-    if _within(module, _FILES) and not _within(module, trusted):
+    if _within(module, READING) and not _within(module, trusted):
         raise InputError(
             f"{name!r} reads files of this machine, or downloads them, and the server named which. If you agree, "
             f"trust {module} when you join."

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from functools import cache
 
 from fedquilt.errors import InputError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 VARIABLE = "FEDQUILT_MAX_BYTES"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -27,10 +33,24 @@ def most_bytes() -> int:
 
 @cache
 def _three_quarters() -> int:
+    found = machine_bytes()
+    return found * 3 // 4 if found else 16 * 2**30
+
+
+def machine_bytes() -> int | None:
+    """The memory of this machine; None where the system does not say, as Windows."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
-    except (ValueError, OSError, AttributeError):  # a system that does not say
-        return 16 * 2**30
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process so far; 0 where the system does not say, as Windows."""
+    if resource is None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes
 
 
 def check_bytes(size: int, what: str) -> None:

@@ -195,6 +195,13 @@ class Net:
         self._resident().check_held(whole)
         return {n: whole[n] for n in self.names if n in whole}
 
+    def module(self, params: Mapping[str, Tensor]) -> nn.Module:
+        """A module of its own with these values, in evaluation mode: what ``build`` makes, and nothing of this
+        library's kernels in it."""
+        made = self._fresh()
+        made.load_state_dict(self.full({name: params[name] for name in self.names}))
+        return made.eval()
+
     # Calling it
 
     def own(self, params: Mapping[str, Tensor], device: torch.device | None = None) -> Params:
@@ -290,10 +297,14 @@ class Net:
             raise InputError(f"Net's build must return a torch.nn.Module, got {type(module).__name__}.")
         return module
 
+    def _fresh(self) -> nn.Module:
+        """A new module, whose frozen values are those of every process."""
+        with Seed(self.seed).fold("frozen").ambient():
+            return self._make()
+
     def _resident(self) -> Resident:
         if "resident" not in self._cell:
-            with Seed(self.seed).fold("frozen").ambient():
-                module = self._make()
+            module = self._fresh()
             fast = own(module) if self.fast_kernels is None else self.fast_kernels
             self._cell["resident"] = Resident(module, self.frozen, self.channels_last, fast)
         resident: Resident = self._cell["resident"]

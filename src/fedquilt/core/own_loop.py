@@ -77,7 +77,8 @@ class LoopContext:
     Args:
         round: Counted from 0.
         client: Whose data these are.
-        seed: For randomness that should be the same on every engine; torch's own generator is seeded already.
+        seed: For randomness that should be the same on every engine; the generators of torch, numpy and Python are
+            seeded already.
         device: Where the model is.
         epochs, batch_size, lr: As the method or recipe has them, for loops that want to go by them.
     """
@@ -122,10 +123,11 @@ def _values(model: nn.Module, net: Net) -> Params:
 
 
 class _Samples(Dataset[tuple[Tensor, ...]]):
-    """A table's samples, one by one or several at once, as the network takes them."""
+    """A table's samples, one by one or several at once, as training takes them."""
 
-    def __init__(self, table: Table, columns: Sequence[str]) -> None:
+    def __init__(self, table: Table, columns: Sequence[str], seed: Seed) -> None:
         self.table, self.columns, self.index = table, columns, table.all_rows()
+        self.seed, self.reads = seed, 0
 
     def __len__(self) -> int:
         return len(self.index)
@@ -134,7 +136,8 @@ class _Samples(Dataset[tuple[Tensor, ...]]):
         return tuple(column[0] for column in self.__getitems__([place]))
 
     def __getitems__(self, places: Sequence[int]) -> tuple[Tensor, ...]:
-        batch = self.table.rows(self.index[list(places)])
+        batch = self.table.training(self.index[list(places)], self.seed.fold(self.reads))
+        self.reads += 1
         return tuple(batch[name] for name in self.columns)
 
 
@@ -164,9 +167,8 @@ def run_loop(
     model = _model(net, job.params, names, device)
     table, where = train.rows(site), device or torch.device("cpu")
     generator = context.seed.fold("batches").torch()
-    drawn = _Drawn(
-        _Samples(table, (*net.inputs, *(["y"] if "y" in table.columns else []))), train.batch_size, generator
-    )
+    columns = (*net.inputs, *(["y"] if "y" in table.columns else []))
+    drawn = _Drawn(_Samples(table, columns, context.seed.fold("augment")), train.batch_size, generator)
     at = LoopContext(
         context.round,
         context.client,
@@ -178,7 +180,7 @@ def run_loop(
         objective,
         job.fixed,
     )
-    with context.seed.fold("ambient").ambient():
+    with context.seed.fold("ambient").everywhere():
         told = loop(model.train(), drawn.loader, at)
     _check_terms(objective, at._called)
     if told is not None and not isinstance(told, Mapping):

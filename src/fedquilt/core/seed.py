@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,6 +75,25 @@ class Seed:
             torch.set_rng_state(before)
             for device, state in zip(devices, cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)
+
+    @contextmanager
+    def everywhere(self) -> Iterator[None]:
+        """As :meth:`ambient`, and also the generators of Python's ``random`` and of ``numpy.random``: around code of
+        other people, which may draw from any of them."""
+        before, numbers = random.getstate(), np.random.get_state()
+        with self.ambient():
+            self.sow()
+            try:
+                yield
+            finally:
+                random.setstate(before)
+                np.random.set_state(numbers)
+
+    def sow(self) -> None:
+        """Seed the default generators of torch, numpy and Python: only inside :meth:`everywhere`."""
+        torch.default_generator.manual_seed(self.value)
+        np.random.seed(self.value & 0xFFFFFFFF)
+        random.seed(self.value)
 
 
 def _plain(key: object) -> Any:

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedquilt.core.lazy import drawn, row_bytes
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.moved import renamed
@@ -53,7 +54,8 @@ class Table:
     """Rows of named columns. Columns may be shared by all clients; ``index`` says which rows are here.
 
     Args:
-        columns: Tensors of equal length.
+        columns: Tensors of equal length, in memory or read when rows are asked for
+            (:class:`fedquilt.core.lazy.LazyColumn`).
         index: Row numbers (int64) into the columns, or None for all rows.
         prepare: Turns raw rows, each by itself, into what the network takes: bytes into floats. If it has a method
             ``augmented(columns, seed)``, training batches are prepared with that instead; see :meth:`batches`.
@@ -73,7 +75,17 @@ class Table:
         columns = self._gathered(index)
         return Batch(columns if self.prepare is None else self.prepare(columns))
 
-    def _gathered(self, index: Tensor) -> Columns:
+    def training(self, index: Tensor, seed: Seed) -> Batch:
+        """The batch of these absolute row numbers with what is random in training, which follows from the seed."""
+        columns = self._gathered(index, seed.fold("read"))
+        augmented = getattr(self.prepare, "augmented", None)
+        if augmented is not None:
+            return Batch(augmented(columns, seed.fold("augment")))
+        return Batch(columns if self.prepare is None else self.prepare(columns))
+
+    def _gathered(self, index: Tensor, seed: Seed | None = None) -> Columns:
+        if seed is not None:
+            return {name: drawn(column, index, seed) for name, column in self.columns.items()}
         return {name: column.index_select(0, index) for name, column in self.columns.items()}
 
     def all_rows(self) -> Tensor:
@@ -109,8 +121,8 @@ class Table:
         """
         augmented = getattr(self.prepare, "augmented", None)
         made = 0
-        for order, sizes in self._passes(size, epochs, seed, steps, lone):
-            for columns in self._parts(order, sizes):
+        for number, (order, sizes) in enumerate(self._passes(size, epochs, seed, steps, lone)):
+            for columns in self._parts(order, sizes, seed.fold("read", number)):
                 if augmented is not None:
                     columns = augmented(columns, seed.fold("augment", made))
                 elif self.prepare is not None:
@@ -142,14 +154,14 @@ class Table:
             left = None if left is None else left - len(now)
             yield order[: sum(now)], now
 
-    def _parts(self, order: Tensor, sizes: list[int]) -> Iterator[Columns]:
+    def _parts(self, order: Tensor, sizes: list[int], seed: Seed) -> Iterator[Columns]:
         """The columns of these rows, cut into batches; small ones are gathered all at once."""
-        width = sum(c[:1].numel() * c.element_size() for c in self.columns.values())
+        width = sum(map(row_bytes, self.columns.values()))
         if width * len(order) > AT_ONCE:
             for chosen in order.split(sizes):
-                yield self._gathered(chosen)
+                yield self._gathered(chosen, seed)
         else:
-            gathered = self._gathered(order)
+            gathered = self._gathered(order, seed)
             for parts in zip(*(column.split(sizes) for column in gathered.values()), strict=True):
                 yield dict(zip(gathered, parts, strict=True))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare
@@ -21,12 +22,13 @@ from fedquilt.data.checks import (
     client_id,
     count_classes,
     few,
+    known_groups,
     label_column,
     ordered_ids,
-    pair_columns,
     refuse_holes,
     same_kind,
 )
+from fedquilt.data.pairs import pair_columns
 from fedquilt.data.partitions.labels import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.rows import ClientRows, merged, split
@@ -63,7 +65,8 @@ class Holdings:
 class Extras:
     """What every way of making a federation takes beside the rows.
 
-    ``standardise`` says how tables are prepared, and None that rows are ready; ``table`` what their columns are.
+    ``standardise`` says how tables are prepared, and None that rows are ready; ``table`` what their columns are;
+    ``groups`` what clients belong together, where the user knows.
     """
 
     global_test: Pair | None = None
@@ -72,6 +75,7 @@ class Extras:
     drop_empty: bool = False
     standardise: Standardise = None
     table: PerColumn | None = None
+    groups: Mapping[Any, Hashable] | None = None
 
     @property
     def tabular(self) -> bool:
@@ -114,7 +118,8 @@ class Extras:
         wide = self._wide(x)
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
         classes = count_classes(labels, self.classes) if labels else self.classes
-        whole = replace(made, global_columns=wide, classes=classes, prepare=prepare)
+        groups = made.groups if self.groups is None else known_groups(self.groups, made.ids)
+        whole = replace(made, global_columns=wide, classes=classes, prepare=prepare, groups=groups)
         return self._as_table(_without_empty(whole, self.drop_empty))
 
     def _wide(self, like: Tensor) -> Columns | None:
@@ -286,7 +291,7 @@ def _opened(given: dict[ClientId, Any], extras: Extras) -> tuple[dict[ClientId, 
 def _narrow(columns: Columns, where: str) -> Columns:
     """Floats as float32; there must be no holes in them."""
     x = columns["x"]
-    if not x.is_floating_point():
+    if not x.is_floating_point() or isinstance(x, LazyColumn):  # rows are looked at when they are read
         return columns
     refuse_holes(x, where)
     return {**columns, "x": x.float()}

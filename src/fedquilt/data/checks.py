@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,22 +14,12 @@ from torch import Tensor
 from fedquilt.core.columns import LARGEST
 from fedquilt.core.plain import Array
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Columns, in_order
+from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError
 
 _CHANNELS = (1, 3, 4)
 _LARGEST = 1e12  # of a Dirichlet draw's parameter; sums of some more are infinite
 _MOST = 1_000_000  # classes; a larger label is a number of something else
-
-
-def pair_columns(x: object, y: object, where: str, table: bool = False) -> Columns:
-    """The columns of inputs and labels of equal length, or of inputs alone if y is None; ``where`` is for errors."""
-    if y is None:
-        return {"x": input_column(x, where, table)}
-    inputs, labels = input_column(x, where, table), label_column(y, where)
-    if len(inputs) != len(labels):
-        raise InputError(f"{where}: x has {len(inputs)} rows but y has {len(labels)}. Give one label for each row.")
-    return {"x": inputs, "y": labels}
 
 
 def input_column(x: object, where: str, table: bool = False) -> Tensor:
@@ -212,6 +203,17 @@ def count_classes(labels: Iterable[Tensor], classes: int | None) -> int:
     if isinstance(classes, bool) or not isinstance(classes, int) or classes <= largest:
         raise InputError(f"classes is {classes!r}, but y has the label {largest}. Give {largest + 1} or more.")
     return classes
+
+
+def known_groups(groups: Mapping[Any, Hashable], ids: Sequence[ClientId]) -> dict[ClientId, int]:
+    """The group of every client, numbered as they come."""
+    given = {client_id(name): group for name, group in groups.items()}
+    lacking, odd = [c for c in ids if c not in given], [c for c in given if c not in set(ids)]
+    if lacking or odd:
+        what = f"lacks the clients {few(lacking)}" if lacking else f"names {few(odd)}, who are no clients here"
+        raise InputError(f"groups {what}. Give every client's group: {{{few(ids[:1]) or 'client'}: 'north', ...}}.")
+    numbers = {group: n for n, group in enumerate(dict.fromkeys(given[c] for c in ids))}
+    return {client: numbers[given[client]] for client in ids}
 
 
 def as_seed(seed: int | Seed) -> Seed:

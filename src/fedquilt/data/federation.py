@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,12 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
 from fedquilt.data import build, imports, look, sharing
 from fedquilt.data.build import Extras, Given, Pair
-from fedquilt.data.checks import as_seed, few
+from fedquilt.data.checks import as_seed, client_id, few
+from fedquilt.data.lazy.datasets import columns_of
 from fedquilt.data.npz import Arrays, arrays_of, load
+from fedquilt.data.origin import remembered
 from fedquilt.data.partitions.labels import Partition
+from fedquilt.data.reading import Reading
 from fedquilt.data.rows import ClientRows
 from fedquilt.data.sources.sources import read
 from fedquilt.data.tabular import Standardise, standardised
@@ -52,6 +55,7 @@ class Federation:
         unlabelled: Training rows of ``ids`` whose labels nobody may see, or None; see
             :func:`fedquilt.data.without_labels`.
         preparation: What was done to the columns of a table, or None.
+        reading: What the numbers stand for, where they were made of names or texts.
 
     Example:
         >>> import numpy as np
@@ -75,6 +79,8 @@ class Federation:
     unlabelled: ClientRows | None = None
     server_columns: Columns | None = None
     preparation: PerColumn | None = None
+    reading: Reading | None = None
+    origin: Row | None = field(default=None, init=False)  # what ``replace`` gives is of another origin
     examined, exam = renamed("examined", "evaluated"), renamed("exam", "evaluation")
 
     @classmethod
@@ -91,9 +97,14 @@ class Federation:
         drop_empty: bool = False,
         standardise: Standardise = "federation",
         table: PerColumn | None = None,
+        groups: Mapping[Any, Hashable] | None = None,
     ) -> Federation:
-        """From each client's own data: ``(x, y)``, split by the fractions, or a pair for each of train, valid, test."""
-        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
+        """From each client's own data: ``(x, y)``, split by the fractions, or a pair for each of train, valid, test.
+
+        ``groups`` says which clients belong together, if that is known: ``{"oslo": "north", ...}``. What methods find
+        is compared with it (the adjusted Rand index).
+        """
+        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table, groups)
         return cls(**build.of_clients(clients, test, valid, as_seed(seed), extras).parts())
 
     @classmethod
@@ -115,6 +126,7 @@ class Federation:
         standardise: Standardise = "federation",
         table: PerColumn | None = None,
         user_test: object = None,
+        groups: Mapping[Any, Hashable] | None = None,
     ) -> Federation:
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
@@ -122,13 +134,85 @@ class Federation:
         are then split by the fractions. If ``user_test`` says whose the rows of ``global_test`` are, users are
         evaluated on those of their own, and nothing but ``valid`` is cut from their rows. The arrays are not copied
         where type and layout allow it. Where there are no labels, ``y`` is None. ``x`` may be a data frame, or an array
-        of names and numbers; ``table`` says what the columns are where that was found out already.
+        of names and numbers; ``table`` says what the columns are where that was found out already. An array that is
+        mapped from a file (``numpy.load(path, mmap_mode="r")``) is read batch by batch, unless it is a table.
         """
-        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
+        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table, groups)
         who = (user, user_test)
         return cls(**build.of_arrays((x, y), partition, clients, who, (test, valid), as_seed(seed), extras).parts())
 
     @classmethod
+    def from_datasets(
+        cls,
+        clients: Mapping[Any, Any],
+        test: float = 0.2,
+        valid: float = 0.1,
+        seed: int | Seed = 0,
+        *,
+        x: str | None = None,
+        label: str | None = None,
+        lazy: bool = True,
+        global_test: object = None,
+        classes: int | None = None,
+        prepare: Prepare | None = None,
+        drop_empty: bool = False,
+        groups: Mapping[Any, Hashable] | None = None,
+    ) -> Federation:
+        """From a PyTorch data set for each client, split by the fractions, or one for each of train, valid, test.
+
+        Items are ``(x, y)``, x alone, or dicts (``x`` and ``label`` name what of them); they are read when a batch
+        needs them, and only labels are kept, unless ``lazy`` is False. Inputs are used as items give them: bytes and
+        Pillow's images are scaled to 0..1 (``prepare``), floats stay. What is random in items follows from the run's
+        seed. Of a DataLoader its data set is taken.
+
+        Example:
+            >>> import torch
+            >>> from torch.utils.data import TensorDataset
+            >>> own = TensorDataset(torch.randn(50, 3, 8, 8), torch.arange(50) % 2)
+            >>> Federation.from_datasets({"oslo": own, "bergen": {"train": own, "test": own}})
+            Federation(2 clients, 85 training samples, 2 classes)
+        """
+        names = (x, label)
+        wide = None if global_test is None else columns_of(global_test, ("", "test"), "global_test", names, lazy)
+        given = {name: _pairs(client_id(name), value, names, lazy) for name, value in clients.items()}
+        extras = Extras(wide, classes, prepare, drop_empty, groups=groups)
+        return cls(**build.of_clients(given, test, valid, as_seed(seed), extras).parts())
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: object,
+        *args: Any,
+        x: str | None = None,
+        label: str | None = None,
+        lazy: bool = True,
+        **options: Any,
+    ) -> Federation:
+        """From one PyTorch data set, read as by :meth:`from_datasets`; then as ``from_arrays``."""
+        pair = columns_of(dataset, ("", "whole"), "dataset", (x, label), lazy)
+        if options.get("global_test") is not None:
+            wide = columns_of(options["global_test"], ("", "test"), "global_test", (x, label), lazy)
+            options = {**options, "global_test": wide}
+        return cls.from_arrays(*pair, *args, **{"standardise": None, **options})
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: object,
+        *args: Any,
+        label: str = "label",
+        user: str | None = None,
+        features: Sequence[str] | None = None,
+        text: imports.Words | str | None = None,
+        categories: Sequence[str] = (),
+        **options: Any,
+    ) -> Federation:
+        """From a data frame of pandas, polars or pyarrow, as :meth:`from_csv`."""
+        arrays = imports.of_frame(frame, label, user, features, text, categories)
+        return cls.from_source(arrays, *args, natural=user is not None, **options)
+
+    @classmethod
+    @remembered
     def from_source(cls, source: str | Arrays, *args: Any, natural: bool = False, **options: Any) -> Federation:
         """From a named data set (see :func:`fedquilt.data.available`); then as ``from_arrays``.
 
@@ -142,9 +226,11 @@ class Federation:
             {"user": arrays.user, "user_test": arrays.user_test} if natural else {}
         )
         given |= {"table": arrays.table} | ({"standardise": None} if arrays.ready else {})
-        return cls.from_arrays(*arrays.pair, *args, **{**given, **options})
+        made = cls.from_arrays(*arrays.pair, *args, **{**given, **options})
+        return made if arrays.reading is None else replace(made, reading=arrays.reading)
 
     @classmethod
+    @remembered
     def from_npz(cls, path: str | Path, *args: Any, user: str | None = None, **options: Any) -> Federation:
         """From an .npz with x and y, or x_train, y_train, x_test, y_test (the global test); then as ``from_arrays``.
 
@@ -154,17 +240,25 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
-    def from_folder(cls, path: str | Path, *args: Any, size: int = 64, **options: Any) -> Federation:
+    @remembered
+    def from_folder(
+        cls, path: str | Path, *args: Any, size: int = 64, lazy: bool | None = None, **options: Any
+    ) -> Federation:
         """From images in class folders, at a common size; then as ``from_arrays``.
 
         ``path/CLASS/*.png``, or ``path/CLIENT/CLASS/*.png``, whose clients are kept unless a partition is given, or
         ``path/train/CLASS`` and ``path/test/CLASS``, the global test.
+
+        With ``lazy`` the images need not fit in memory: they are decoded once into a file below the folder that
+        FEDQUILT_CACHE names, which all processes share, and read from there batch by batch. By default more than 256 MB
+        of decoded images are.
         """
-        arrays = imports.of_folder(Path(path), size)
+        arrays = imports.of_folder(Path(path), size, lazy)
         divided = bool(args) or options.get("partition") is not None
         return cls.from_source(arrays, *args, natural=arrays.user is not None and not divided, **options)
 
     @classmethod
+    @remembered
     def from_csv(
         cls,
         path: str | Path,
@@ -187,6 +281,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_parquet(
         cls,
         path: str | Path,
@@ -203,6 +298,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_hf(
         cls,
         dataset: object,
@@ -236,6 +332,7 @@ class Federation:
         return cls.from_clients(clients, *args, **{"global_test": wide, "classes": classes, **options})
 
     @classmethod
+    @remembered
     def from_pfllib(cls, folder: str | Path, valid: float = 0.1, seed: int | Seed = 0, **options: Any) -> Federation:
         """From a division that PFLlib wrote (dataset/NAME); its pickles are read without running anything.
 
@@ -254,9 +351,14 @@ class Federation:
         classes: int | None = None,
         prepare: Prepare | None = None,
         drop_empty: bool = False,
+        groups: Mapping[Any, Hashable] | None = None,
     ) -> Federation:
-        """From ready tensors and the row numbers of each client: ``{"a": {"train": [0, 1], "test": [2]}}``."""
-        return cls(**build.of_rows(columns, clients, Extras(global_test, classes, prepare, drop_empty)).parts())
+        """From ready tensors and the row numbers of each client: ``{"a": {"train": [0, 1], "test": [2]}}``.
+
+        ``groups`` says which clients belong together, as in :meth:`from_clients`.
+        """
+        extras = Extras(global_test, classes, prepare, drop_empty, groups=groups)
+        return cls(**build.of_rows(columns, clients, extras).parts())
 
     def site(self, client: ClientId, round: int) -> Site:
         """The client's training and validation samples; the same in every round."""
@@ -308,6 +410,10 @@ class Federation:
 
     def fingerprint(self) -> str:
         """What data this is: sha256 over columns, rows, ids and ``prepare``; equal data give equal prints anywhere."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         return look.fingerprint(self)
 
     def prepared(self, prepare: PerColumn) -> Federation:
@@ -353,3 +459,10 @@ class Federation:
 
     def _table(self, rows: Tensor) -> Table:
         return Table(self.columns, rows, self.prepare)
+
+
+def _pairs(client: ClientId, value: Any, names: tuple[str | None, str | None], lazy: bool) -> Any:
+    """The inputs and labels of a client's data set, or of that of each split."""
+    if not isinstance(value, Mapping):
+        return columns_of(value, (client, "whole"), f"client {client!r}", names, lazy)
+    return {s: columns_of(own, (client, s), f"client {client!r}, {s}", names, lazy) for s, own in value.items()}

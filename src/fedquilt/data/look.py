@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedquilt.core.describe import describe
+from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.plain import Floats, Ints, Row
 from fedquilt.core.table import ClientId, Prepare
 from fedquilt.data.rows import ClientRows
@@ -142,9 +143,10 @@ def fingerprint(data: Federation | Stream) -> str:
     wide = getattr(data, "server_columns", None) or {}  # a stream has none
     for name, tensor in sorted({**data.columns_for_sharing(), **{f"server.{n}": t for n, t in wide.items()}}.items()):
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        flat = tensor.detach().contiguous().reshape(-1)
-        if len(flat):
-            digest.update(flat.view(torch.uint8).numpy().data)
+        for part in tensor.in_blocks() if isinstance(tensor, LazyColumn) else (tensor,):
+            flat = part.detach().contiguous().reshape(-1)
+            if len(flat):
+                digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

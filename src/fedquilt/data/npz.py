@@ -12,6 +12,7 @@ import numpy as np
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.plain import Array
+from fedquilt.data.reading import Reading
 from fedquilt.data.sizes import check_npz
 from fedquilt.errors import InputError
 
@@ -29,6 +30,7 @@ class Arrays:
         x_test, y_test: A test set of its own, for the global model; or None.
         user: Who each row comes from, where that is known; one natural client each.
         user_test: The same for the rows of the test set: natural clients are then evaluated on their own.
+        reading: What its numbers stand for, where they were made of names or texts.
         classes: How many classes.
         name, licence, source: What it is called, its terms, and where it comes from.
         table: What the columns of a table are, where they have names or are categories.
@@ -57,6 +59,7 @@ class Arrays:
     table: PerColumn | None = None
     ready: bool = False
     user_test: Array | None = None
+    reading: Reading | None = None
 
     @property
     def pair(self) -> tuple[Array, Array | None]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedquilt.core.columns import LARGEST, SCOPES, Column, PerColumn, blank_of, code_of, fitted, own, sums_of
 from fedquilt.core.plain import Array
 from fedquilt.core.table import Columns
+from fedquilt.data.lazy.files import file_rows
 from fedquilt.errors import InputError
 
 Standardise = str | bool | None
@@ -98,7 +99,7 @@ def _named(x: object) -> dict[str, Array] | None:
     """The columns of a data frame, or of an array that holds names; None for numbers."""
     if hasattr(x, "columns") and hasattr(x, "__getitem__") and not isinstance(x, np.ndarray | Tensor):
         return {str(name): np.asarray(x[name]) for name in x.columns}
-    if isinstance(x, Tensor):
+    if isinstance(x, Tensor) or file_rows(x) is not None:
         return None
     array = np.asarray(x)
     if array.dtype.kind not in "OU" or array.ndim != 2:

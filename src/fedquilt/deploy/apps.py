@@ -84,7 +84,7 @@ def play(grid: object, config: Config, folder: Path) -> None:
         wait = Patience(config.flower.deadline, config.flower.ask)
         engine = Flower(grid, run_key(folder), wait, lambda text: _told(folder, text))
         source = _gathered(engine, config, folder)
-        if result_for(folder, source) is None:
+        if result_for(folder, source, config.rounds) is None:
             for snapshot in run_of(config, engine, folder, source):
                 log.info("round %d: %s", snapshot.round, snapshot.metrics.get("test_accuracy", ""))
     except FedquiltError as error:
@@ -109,7 +109,7 @@ def run_key(folder: Path) -> str:
     place = folder / "flower.key"
     if not place.exists():
         write_atomic(place, secrets.token_hex(16).encode())
-    return place.read_text()
+    return place.read_text(encoding="utf-8")
 
 
 def _told(folder: Path, text: str) -> None:

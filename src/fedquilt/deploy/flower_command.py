@@ -187,7 +187,7 @@ def wait_for(address: Address, process: subprocess.Popen[bytes] | None, log: Pat
 
 
 def _text(log: Path) -> str:
-    return log.read_text(errors="replace") if log.exists() else ""
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
 def free_port() -> int:

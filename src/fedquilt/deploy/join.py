@@ -66,7 +66,7 @@ class Membership:
         if not is_function(data) and not Path(data).exists():
             raise InputError(
                 f"There is no '{data}'. Give this site's rows with --data: a .npz, .csv or .parquet file, a folder of "
-                "images, or package.module:function."
+                "images, file.py:function, or package.module:function."
             )
 
     @property

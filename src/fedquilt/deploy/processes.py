@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import time
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedquilt.core.locks import lock
 from fedquilt.errors import InputError
 from fedquilt.storage.files import write_atomic
 
@@ -23,7 +23,7 @@ def write_down(place: Path, number: int) -> None:
 def alive(place: Path) -> bool | None:
     """Whether the process of a file runs; None if there is no such file."""
     try:
-        number, *began = place.read_text().split()
+        number, *began = place.read_text(encoding="utf-8").split()
         state, start = _stat(int(number))
     except (OSError, ValueError):
         return None
@@ -46,7 +46,7 @@ def clear(place: Path, grace: float = 15.0) -> bool:
     """End the process of a file, if it still runs; whether there was one."""
     if not alive(place):
         return False
-    number = int(place.read_text().split()[0])
+    number = int(place.read_text(encoding="utf-8").split()[0])
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, sign)
@@ -59,18 +59,16 @@ def clear(place: Path, grace: float = 15.0) -> bool:
 def held(place: Path, taken: str) -> Iterator[None]:
     """Hold a file as long as this lasts, at most until this process ends; ``taken`` is said if another one holds it."""
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with place.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(taken) from error
+    with place.open("wb") as file:
+        if not lock(file):
+            raise InputError(taken)
         yield
 
 
 def _stat(number: int) -> tuple[str, str]:
     """A process's state and when it began; nothing if there is none."""
     try:
-        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return "", ""
     return fields[0], fields[19]

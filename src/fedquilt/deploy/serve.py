@@ -166,7 +166,7 @@ class FederationServer:
     def _failed(self) -> None:
         """Raise what the run itself said when it ended; a run that was killed said nothing."""
         try:
-            failure = json.loads((self.folder / "failure.json").read_text())
+            failure = json.loads((self.folder / "failure.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return
         error = FedquiltError(failure["error"])

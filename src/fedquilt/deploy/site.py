@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedquilt import own_code
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.storage.files import write_atomic
 
@@ -26,7 +26,8 @@ class SiteSettings(BaseModel):
     """The settings of one site, in a file that only this site has.
 
     Args:
-        data: A .npz, .csv or .parquet file, a folder of images, or 'package.module:function' that returns a federation.
+        data: A .npz, .csv or .parquet file, a folder of images, or 'file.py:function' or
+            'package.module:function' that returns a federation.
         name: The id of the site's one client; without a name, the rows' users are the clients.
         label, user, size: The label column, the column of clients, and the side of images, as in a recipe's ``data``.
         features, categories: The columns of a table to use, and those that are categories; the same at every site.
@@ -100,8 +101,8 @@ def read_site(file: Path) -> SiteSettings:
 
 
 def is_function(data: str) -> bool:
-    """Whether the data are named as package.module:function, not as a path."""
-    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", data) is not None
+    """Whether the data are named as package.module:function or file.py:function, not as a path."""
+    return own_code.is_reference(data)
 
 
 def source_of(settings: SiteSettings) -> Source:
@@ -162,7 +163,7 @@ def _classes(settings: SiteSettings, arrays: Any) -> int | None:
     return settings.classes
 
 
-def _own(name: str) -> Source:
+def _imported(name: str) -> Any:
     module, _, path = name.partition(":")
     try:
         made: Any = importlib.import_module(module)
@@ -172,6 +173,11 @@ def _own(name: str) -> Source:
         raise InputError(
             f"The data {name!r} cannot be imported: {error}. Give a file, a folder or package.module:function."
         ) from error
+    return made
+
+
+def _own(name: str) -> Source:
+    made = own_code.load(own_code.where(name)) if ".py:" in name else _imported(name)
     source = made() if callable(made) else made
     if not all(hasattr(source, need) for need in ("ids", "evaluated", "site", "evaluation", "size", "fingerprint")):
         raise InputError(f"{name!r} gave a {type(source).__name__}, not a federation. See the page on own data.")

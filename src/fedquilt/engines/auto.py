@@ -10,6 +10,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.lanes import Lanes, trains
 from fedquilt.engines.local import Local
+from fedquilt.engines.pipe import POSIX
 from fedquilt.engines.workers import Workers, cores, refuse_in_worker
 from fedquilt.errors import FedquiltError, InputError, WorkerError
 from fedquilt.rounds.client import Evaluation, Outcome, Score, Scores, Task
@@ -40,7 +41,7 @@ class Auto:
         self._inner: Engine = Local()
         self._run: tuple[Method, Source, Seed, Score | None] | None = None
         self._watched = (0.0, 0)
-        self._settled = self.processes < 2
+        self._settled = self.processes < 2 or not POSIX
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """Get ready for a run."""

@@ -19,7 +19,7 @@ def keep_memory() -> None:
     ``FEDQUILT_MALLOC=0`` leaves everything as it is; so do systems without glibc.
     """
     if os.environ.get("FEDQUILT_MALLOC", "1") != "0":
-        with suppress(OSError, AttributeError):
+        with suppress(OSError, AttributeError, TypeError):
             library = ctypes.CDLL(None)
             library.mallopt(_MMAP, BLOCK)
             library.mallopt(_TRIM, KEEP)

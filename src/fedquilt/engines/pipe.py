@@ -16,12 +16,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedquilt.core.lazy import LazyColumn, built, inherited, told
 from fedquilt.errors import FrameError
 from fedquilt.records.record import Frame, pack, record, unpack
 
 Array = npt.NDArray[np.uint8]
-Index = dict[str, tuple[int, list[int], Tensor]]  # of each: its place, its shape, an empty one of its type
+Index = dict[str, Any]  # of each: its place, its shape, an empty one of its type; or how its rows are read
 
+POSIX = hasattr(socket, "send_fds")
+UNIX_ONLY = (
+    "The engine 'workers' needs Linux or macOS: its processes speak over Unix sockets, which this system does not "
+    "have. Use engine.kind = 'local' or 'lanes', or work in Linux inside Windows (WSL)."
+)
 _ALIGN = 64
 _MOST = 2**20  # parts of a message
 _HUGE = 2**40  # bytes that no message has
@@ -273,12 +279,17 @@ def _unpacked(frame: Frame, after: list[Frame]) -> Any:
 class SharedTensors:
     """Tensors in one anonymous file that several processes map: kept once, gone when the last process is.
 
-    The file has no name (an in-memory file where the system has them), so a killed run leaves nothing behind.
+    The file has no name (an in-memory file where the system has them), so a killed run leaves nothing behind. Lazy
+    columns are not in it: the index says how their rows are read; ``inherited``: only by processes forked after this.
     """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.descriptor = -1
-        self.index: Index = {}
+        self.index: Index
+        lazy = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, LazyColumn)}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in lazy}
+        self.index = {name: told(column) for name, column in lazy.items()}
+        self.inherited = any(inherited(column.reader) for column in lazy.values())
         end = 0
         for name, tensor in tensors.items():
             self.index[name] = (end, list(tensor.shape), tensor.new_empty(0))
@@ -314,8 +325,12 @@ def mapped(descriptor: int, index: Index) -> dict[str, Tensor]:
     """The tensors of a shared file: no copy, and a write here would stay here."""
     place = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
     os.close(descriptor)
-    found = {}
-    for name, (offset, shape, kind) in index.items():
+    found: dict[str, Tensor] = {}
+    for name, entry in index.items():
+        if isinstance(entry, dict):
+            found[name] = built(entry)
+            continue
+        offset, shape, kind = entry
         count = int(torch.Size(shape).numel())
         flat = torch.frombuffer(place, dtype=kind.dtype, count=count, offset=offset) if count else kind
         found[name] = flat.view(shape)

@@ -124,7 +124,7 @@ def uninterrupted() -> Iterator[None]:
 
 def end_with_parent(sign: int = signal.SIGTERM) -> None:
     """To be called in a new process: on Linux it ends when the process that started it does, however that ends."""
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).prctl(1, sign)  # PR_SET_PDEATHSIG
 
 
@@ -140,7 +140,7 @@ def _open_files() -> list[int]:
 def forks(device: str | None) -> bool:
     """Whether a fork is safe here: Linux, no CUDA, and no thread of Python's own but this one."""
     alone = threading.active_count() == 1 and threading.current_thread() is threading.main_thread()
-    wanted = os.environ.get("FEDQUILT_START", "fork") == "fork"
+    wanted = os.environ.get("FEDQUILT_START", "fork") == "fork" and hasattr(os, "fork")
     return wanted and sys.platform == "linux" and device is None and alone and not torch.cuda.is_initialized()
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedquilt.core.device import carried
+from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch, Columns, Table
 from fedquilt.core.train import Descent, Memory, Train, Trained
@@ -28,9 +29,11 @@ def feed_of(descents: Sequence[Descent]) -> Feed:
 
 
 def _one_store(tables: Sequence[Table]) -> bool:
-    """Whether all rows are of the very same columns, and none is changed at random."""
+    """Whether all rows are of the very same columns, in memory, and none is changed at random."""
     first = tables[0]
     if getattr(first.prepare, "augmented", None) is not None:
+        return False
+    if any(isinstance(column, LazyColumn) for column in first.columns.values()):
         return False
     return all(t.prepare is first.prepare and _same(t, first) for t in tables)
 

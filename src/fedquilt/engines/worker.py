@@ -63,7 +63,7 @@ def begin_of(method: Method, source: Any, seed: Seed, score: Score | None, index
         main=None,
         path=[],
         device=None,
-        code=own_code.packed(own_code.used(method_, prepare, score_)),
+        code=own_code.packed(own_code.used(method_, prepare, score_, index)),
     )
 
 

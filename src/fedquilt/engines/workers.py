@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import os
 import selectors
-import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.kept_memory import keep_memory
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
-from fedquilt.engines.pipe import SharedTensors
+from fedquilt.engines.pipe import POSIX, UNIX_ONLY, SharedTensors
 from fedquilt.engines.process import Worker
 from fedquilt.engines.worker import READY, Begin, Done, JobFailed, Work, begin_of, several, together
 from fedquilt.errors import ExchangeError, FedquiltError, FrameError, InputError, WorkerError
@@ -101,7 +100,8 @@ _WINDOW = (
     64  # replies that may wait for an earlier client; bounds memory, and long client updates start first within it
 )
 _shared: WeakKeyDictionary[Source, SharedTensors] = WeakKeyDictionary()
-os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
 
 
 class Workers:
@@ -126,8 +126,8 @@ class Workers:
         count = processes if processes is not None else cores()
         if count < 1:
             raise InputError(f"The workers engine needs at least 1 process, got {processes}.")
-        if not hasattr(socket, "send_fds"):
-            raise InputError("The workers engine needs a Unix system (Linux or macOS). Use engine='local' here.")
+        if not POSIX:
+            raise InputError(UNIX_ONLY)
         refuse_in_worker()
         self.devices = list(devices or [])
         self.count = count
@@ -137,6 +137,7 @@ class Workers:
         self._begin: Begin | None = None
         self._data: SharedTensors | None = None
         self._source: Source | None = None
+        self._heirs_of: SharedTensors | None = None  # the data that were there when the last run began
         self._method: type = type(None)
         self._here: ClientSide | None = None
         self._given = 0  # how many jobs, in all runs
@@ -164,7 +165,7 @@ class Workers:
         if self._data is None:
             self._data = _shared[source] = SharedTensors(share())
         begin = begin_of(method, source, seed, score, self._data.index)
-        uses_script = any(f"{q}__main__:" in repr((begin.method, type(source))) for q in "'\"")
+        uses_script = any(f"{q}__main__:" in repr((begin.method, type(source), begin.index)) for q in "'\"")
         main = _main_file() if uses_script else None
         if uses_script and main is None:
             raise InputError(
@@ -172,7 +173,10 @@ class Workers:
                 "module or a script, or use engine='local'."
             )
         self._begin = replace(begin, main=main, path=list(sys.path))
+        if self._data.inherited and self._heirs_of is not self._data:
+            self.close()
         self._assemble()
+        self._heirs_of = self._data
         for worker in self._workers:
             worker.begin(self._begin, self._data.descriptor)
         for worker in self._workers:

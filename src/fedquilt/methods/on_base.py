@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, get_type_hints
@@ -108,6 +108,11 @@ class OnBase:
     def around(self, objective: Objective | Net, **settings: Any) -> Any:
         """What the method is around, from a network and FedAvg's settings; the method's own options are known."""
         return FedAvg(objective, **{**self.defaults, **settings})
+
+    def __describe__(self) -> tuple[Sequence[object], dict[str, object]]:
+        """How another process makes it: of its options, and its base, which a class need not name among its fields."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
+        return (), named if "base" in named else {**named, "base": self.base}
 
     def __post_init__(self) -> None:
         """Raise for options that cannot be."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.columns import ColumnSums, PerColumn, check_sums, fitted, sums_of, without_numbers
+from fedquilt.core.columns import ColumnSums, PerColumn, check_sums, check_together, fitted, sums_of, without_numbers
 from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -89,7 +89,9 @@ class Survey:
 
     def up(self, state: Surveyed, replies: Iterable[Reply[ColumnSums]], context: Context) -> Surveyed:
         """All sums together."""
-        found = fitted(self.blank, (reply.upload for reply in replies))
+        told = [reply.upload for reply in replies]
+        check_together(told)
+        found = fitted(self.blank, told)
         return Surveyed(without_numbers(found) if self.blank.scope == "clients" else found)
 
     def observe(self, state: Surveyed, metrics: Mapping[str, float]) -> Surveyed:

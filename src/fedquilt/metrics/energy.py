@@ -36,7 +36,7 @@ class Rapl:
 
     def read(self) -> int:
         """Microjoules."""
-        return int(self.file.read_text())
+        return int(self.file.read_text(encoding="utf-8"))
 
     def between(self, before: int, after: int) -> float:
         """Joules."""
@@ -68,8 +68,8 @@ def packages(root: Path | None = None) -> list[Rapl]:
     found = []
     for folder in sorted((POWERCAP if root is None else root).glob("intel-rapl:*")):
         try:
-            if folder.name.count(":") == 1 and (folder / "name").read_text().startswith("package"):
-                domain = Rapl(folder / "energy_uj", int((folder / "max_energy_range_uj").read_text()))
+            if folder.name.count(":") == 1 and (folder / "name").read_text(encoding="utf-8").startswith("package"):
+                domain = Rapl(folder / "energy_uj", int((folder / "max_energy_range_uj").read_text(encoding="utf-8")))
                 domain.read()
                 found.append(domain)
         except (OSError, ValueError):  # since 2020 many systems let only root read them

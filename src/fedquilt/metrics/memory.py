@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import gc
-import resource
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedquilt.core.memory import peak_bytes
+
 BLOCK = 512  # allocators hand out memory in blocks of this size
 
 
 def memory() -> dict[str, Any]:
     """The largest resident memory of this process so far, that of each accelerator, and the tensors alive now."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
     return {
-        "peak_resident_bytes": peak,
+        "peak_resident_bytes": peak_bytes(),
         "peak_accelerator_bytes": {f"cuda:{d}": torch.cuda.max_memory_allocated(d) for d in devices},
         "live_tensors": live_tensors(),
     }
@@ -58,7 +57,7 @@ def _rooms(top: Path, own: str, limit: str, used: str, cached: str) -> list[int]
 
 def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text().splitlines()
+        return file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
 

@@ -114,7 +114,7 @@ class _Features(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.patch_embed(x).flatten(2).transpose(1, 2)
         if self.cls_token is not None:
-            tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), tokens], dim=1)
+            tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), tokens], dim=1)
         tokens = self.norm(self.blocks(self.drop(tokens + self.pos_embed)))
         vector: Tensor = tokens.mean(1) if self.cls_token is None else tokens[:, 0]
         return vector

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.results.ranking import FILE as SWEEP
-from fedquilt.results.tables import by_label, summary_of
+from fedquilt.results.tables import by_label, mean_of, summary_of
 from fedquilt.results.views import CELLS, RunView, read_json, views_in
 from fedquilt.storage.federation_file import FILE
 from fedquilt.storage.slots import client_id
@@ -43,13 +43,13 @@ class Gathered:
 
     @cached_property
     def methods(self) -> dict[str, list[RunView]]:
-        """All runs by method."""
-        return by_label(self.views)
+        """All runs by method, under the name that people read."""
+        return _by_name(self.views)
 
     @cached_property
     def begun(self) -> dict[str, list[RunView]]:
         """Runs that have played a round, by method; those may have curves."""
-        return by_label([view for view in self.views if view.rounds])
+        return _by_name([view for view in self.views if view.rounds])
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -58,7 +58,7 @@ class Gathered:
 
     def named(self, view: RunView) -> Row:
         """A run's method with its place, and its seed: where a line of a table begins."""
-        return {"method": view.label, "place": self.places[view.label], "seed": view.seed}
+        return {"method": view.display, "place": self.places[view.display], "seed": view.seed}
 
     @cached_property
     def federation(self) -> Row:
@@ -66,9 +66,14 @@ class Gathered:
         return read_json(self.folder / FILE)
 
     @cached_property
-    def constant(self) -> dict[ClientId, float]:
-        """Each client's accuracy with its commonest label."""
-        return {client_id(c): v for c, v in self.federation.get("majority", [])}
+    def constant(self) -> dict[int, dict[ClientId, float]]:
+        """Each client's accuracy with its commonest label, by seed."""
+        return {s: {client_id(c): v for c, v in told.get("majority", [])} for s, told in self._by_seed.items()}
+
+    @cached_property
+    def _by_seed(self) -> dict[int, Row]:
+        """The federation of each seed: that of all runs, or that of a run with this seed."""
+        return {view.seed: self.federation or read_json(view.folder / FILE) for view in self.views}
 
     @cached_property
     def groups(self) -> dict[ClientId, int]:
@@ -90,7 +95,7 @@ class Gathered:
     @cached_property
     def summary(self) -> Row | None:
         """The table of finished methods; None if there is none."""
-        common = self.federation.get("majority_common")
+        common = mean_of([told.get("majority_common") for told in self._by_seed.values()])
         return summary_of(self.complete, self.constant, self.target, common) if self.complete else None
 
     @cached_property
@@ -108,3 +113,7 @@ class Gathered:
     def comparison(self) -> bool:
         """Whether there is more than one run."""
         return len(self.views) > 1
+
+
+def _by_name(views: Sequence[RunView]) -> dict[str, list[RunView]]:
+    return {group[0].display: group for group in by_label(views).values()}

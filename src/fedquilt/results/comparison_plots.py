@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedquilt.core.plain import JSON, Floats, Ints, Row
@@ -301,13 +302,22 @@ def _draw_setting(axis: Axes, scored: Rows, name: str) -> None:
 
 
 def draw(rows: Rows, names: Sequence[str], path: Path) -> Path:
+    """Validation accuracy by each setting that was varied, as files."""
+    with rc_context(STYLE):
+        told = [(row["point"], *(plain(row["values"][n]) for n in names), row["valid"]) for row in _scored(rows)]
+        return save(by_setting(rows, names), path, ("point", *names, "valid_accuracy"), told)
+
+
+def by_setting(rows: Rows, names: Sequence[str]) -> Figure:
     """Validation accuracy by each setting that was varied; the best point stands out."""
-    scored = [row for row in rows if row["valid"] is not None]
     with rc_context(STYLE):
         figure, axes = subplots(1, len(names), figsize=(1.5 + 3.0 * len(names), 3.4), sharey=True, squeeze=False)
         for axis, name in zip(axes[0], names, strict=True):
-            _draw_setting(axis, scored, name)
+            _draw_setting(axis, _scored(rows), name)
         axes[0][0].set(ylabel="validation accuracy")
         axes[0][-1].legend(loc="best")
-        told = [(row["point"], *(plain(row["values"][n]) for n in names), row["valid"]) for row in scored]
-        return save(figure, path, ("point", *names, "valid_accuracy"), told)
+        return figure
+
+
+def _scored(rows: Rows) -> Rows:
+    return [row for row in rows if row["valid"] is not None]

@@ -40,18 +40,36 @@ STYLE: Any = {
 }
 
 
+class Picture(Figure):
+    """A figure that notebooks show without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
+
+
 def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **arranged: Any) -> tuple[Figure, Any]:
     """A figure and its axes, outside pyplot: whatever backend a notebook or a window uses stays in use."""
-    figure = Figure(figsize=figsize, layout="constrained")
+    figure = Picture(figsize=figsize, layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, **arranged)
 
 
 def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]], majority: float, path: Path) -> Path:
-    """Accuracy by round and by megabytes, mean over seeds with the range between them."""
+    """Accuracy by round and by megabytes, as files."""
+    with rc_context(STYLE):
+        figure, rows = curves_of(histories, majority)
+        return save(figure, path, ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
+
+
+def curves_of(
+    histories: Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]], majority: float
+) -> tuple[Figure, list[tuple[object, ...]]]:
+    """Accuracy by round and by megabytes, mean over seeds with the range between them; and the numbers."""
     with rc_context(STYLE):
         figure, (left, right) = subplots(1, 2, figsize=(10, 4), sharey=True)
-        rows = []
+        rows: list[tuple[object, ...]] = []
         for colour, (label, seeds) in zip(COLOURS * len(histories), histories.items(), strict=False):
             rounds, accuracy, traffic = _series(seeds)
             mean = accuracy.mean(0)
@@ -69,7 +87,7 @@ def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]], majo
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
         right.set(xlabel="megabytes sent up and down", title="Accuracy by traffic")
         left.legend(loc="lower right")
-        return save(figure, path, ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
+        return figure, rows
 
 
 def _series(seeds: Sequence[Sequence[Mapping[str, JSON]]]) -> tuple[Ints, Floats, Floats]:

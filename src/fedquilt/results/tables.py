@@ -23,6 +23,7 @@ from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import RunView
 from fedquilt.storage.finished import modes_line, modes_over, validated
 
+Constants = Mapping[int, Mapping[ClientId, float]]  # by seed, each client's accuracy with its commonest label
 FRAME = ("local_only", "centralised")  # the lower and the upper frame of a table
 _FIRST = dict.fromkeys((*Paired.__dataclass_fields__, "significant"))  # the first method is not compared with itself
 
@@ -35,14 +36,12 @@ def by_label(views: Sequence[RunView]) -> dict[str, list[RunView]]:
     return found
 
 
-def summary_of(
-    views: Sequence[RunView], constant: Mapping[ClientId, float], target: float, common: float | None = None
-) -> Row:
+def summary_of(views: Sequence[RunView], constant: Constants, target: float, common: float | None = None) -> Row:
     """Rows of all methods and the winner, from finished runs of equal seeds.
 
     Methods are compared on their clients' test samples, client by client; where no client has any, by the global model
-    on the common test set. ``constant`` is each client's accuracy with its commonest label, ``common`` that of the
-    commonest label on the common test set; without them nothing is said of the majority class.
+    on the common test set. ``constant`` is each client's accuracy with its commonest label, by seed, ``common`` that of
+    the commonest label on the common test set; without them nothing is said of the majority class.
     """
     methods = by_label(views)
     clients = any(map(_tested, views))
@@ -67,16 +66,18 @@ def summary_of(
 def _rows(
     methods: Mapping[str, Sequence[RunView]],
     scores: Mapping[str, Accuracies],
-    constant: Mapping[ClientId, float],
+    constant: Constants,
     target: float,
     clients: bool,
 ) -> list[Row]:
     """Each method's line, beside the first method and the majority class."""
     pairs = versus(scores)
-    constants = versus({"": [constant] * len(next(iter(scores.values()))), **scores}) if constant else {}
+    seeds = [view.seed for view in next(iter(methods.values()))]
+    known = all(constant.get(seed) for seed in seeds)
+    constants = versus({"": [constant[seed] for seed in seeds], **scores}) if known else {}
     return [
         row(label, [view.result for view in group])
-        | {"kind": group[0].kind, "frame": group[0].kind in FRAME}
+        | {"display": group[0].display, "kind": group[0].kind, "frame": group[0].kind in FRAME}
         | beside([scored(view, clients) for view in group], scores[label], target, [view.joules for view in group])
         | clusters_found([view.rows(LOG) for view in group])
         | {f"versus_first_{name}": value for name, value in pairs.get(label, _FIRST).items()}
@@ -123,14 +124,13 @@ def scored(view: RunView, clients: bool = True) -> list[Row]:
     ]
 
 
-def _majority(
-    views: Sequence[RunView], constant: Mapping[ClientId, float], common: float | None, clients: bool
-) -> float:
+def _majority(views: Sequence[RunView], constant: Constants, common: float | None, clients: bool) -> float:
     """The accuracy of the majority class, on clients' samples or on the common test set, or as runs wrote it."""
     if not clients:
         return math.nan if common is None else common
-    if constant:
-        return float(np.mean(list(constant.values())))
+    means = [float(np.mean(list(found.values()))) for found in constant.values() if found]
+    if means:
+        return float(np.mean(means))
     known = [v for view in views if (v := view.result.get("majority_class")) is not None]
     return float(known[0]) if known else math.nan
 
@@ -140,7 +140,7 @@ def clusters_found(logs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[str, fl
     planted groups (ARI): means over seeds."""
     ends = [log[-1] for log in logs if log]
     fields = {"clusters": "k", "ari": "ari", "placed": "clients", "placed_of": "of"}
-    return {name: _mean([end.get(field) for end in ends]) for name, field in fields.items()}
+    return {name: mean_of([end.get(field) for end in ends]) for name, field in fields.items()}
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,11 @@ def score_columns() -> list[ScoreColumn]:
     return found
 
 
+def names(summary: Mapping[str, JSON]) -> dict[str, str]:
+    """What people read for each method of a table."""
+    return {row["method"]: row["display"] for row in summary["rows"]}
+
+
 OWN = {  # what methods tell of themselves, if they do
     "stitch_keep": "K_t, the share of changes asked for",
     "stitch_density": "the share really sent",
@@ -204,11 +209,11 @@ def row(label: str, results: Sequence[Mapping[str, JSON]]) -> Row:
         found |= span(column.key, column.number, best)
     means = {n: float(np.mean([r.get(n, math.nan) for r in results])) for n in ("updates", *SENT, "seconds")}
     return found | {
-        "last_round_accuracy": _mean([r["last"].get("test_accuracy") for r in results]),
+        "last_round_accuracy": mean_of([r["last"].get("test_accuracy") for r in results]),
         "updates": means["updates"],
         **{column: means[name] / MEGABYTE for name, column in SENT.items()},
         "seconds": means["seconds"],
-        **{name: _mean([row.get(name) for row in best]) for name in OWN},
+        **{name: mean_of([row.get(name) for row in best]) for name in OWN},
         "digests": [r["digest"] for r in results],
     }
 
@@ -238,7 +243,8 @@ def _over_rows(halves: Sequence[float | None]) -> float | None:
     return math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(halves) else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean of those that are known, if any are."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -246,7 +252,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def as_csv(rows: Sequence[Mapping[str, JSON]], majority: float, common: float | None = None) -> str:
     """The rows below that of the majority class; columns that no method has are left out."""
     text = io.StringIO()
-    names = [n for n in rows[0] if n != "digests" and any(row.get(n) is not None for row in rows)]
+    names = [n for n in rows[0] if n not in ("digests", "display") and any(row.get(n) is not None for row in rows)]
     writer = csv.DictWriter(text, names, extrasaction="ignore")
     writer.writeheader()
     writer.writerow({"method": "majority class", "accuracy": majority, "common_accuracy": common})

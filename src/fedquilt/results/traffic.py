@@ -93,7 +93,7 @@ def by_client(rows: Sequence[Mapping[str, JSON]]) -> dict[str, dict[str, int]]:
 def _fedavg(folder: Path) -> dict[str, int] | None:
     """What plain FedAvg, head included, sends each way to the same clients in the same rounds; after a run's end."""
     try:
-        size = json.loads((folder / "result.json").read_text())["model_bytes"]
+        size = json.loads((folder / "result.json").read_text(encoding="utf-8"))["model_bytes"]
     except (OSError, ValueError, KeyError):
         return None
     if size is None:

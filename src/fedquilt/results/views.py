@@ -12,6 +12,8 @@ from typing import AnyStr
 
 import numpy as np
 
+from fedquilt.config.settings import MethodChoice, named
+from fedquilt.config.shown import shown, shown_of
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
@@ -80,6 +82,12 @@ class RunView:
     folder: Path
     label: str
     seed: int
+    named: str = ""
+
+    @cached_property
+    def display(self) -> str:
+        """What people read for its method; files have its ``label``."""
+        return self.named or shown_of(self.label)
 
     @cached_property
     def config(self) -> Row:
@@ -201,10 +209,10 @@ def views_in(folder: Path) -> list[RunView]:
     """The run, or the runs of the comparison, in a folder; also those that a comparison has not begun."""
     if (folder / "config.toml").is_file():
         view = RunView(folder, folder.name, 0)
-        return [RunView(folder, view.kind, int(view.config.get("seed", 0)))]
+        return [RunView(folder, view.kind, int(view.config.get("seed", 0)), _method_in(view.config))]
     planned = read_json(folder / CELLS).get("cells", [])
     if planned:
-        return [RunView(folder / cell["folder"], cell["label"], cell["seed"]) for cell in planned]
+        return [RunView(folder / c["folder"], c["label"], c["seed"], c.get("display", "")) for c in planned]
     found = []
     for place in sorted(folder.glob("*/config.toml")):
         label, _, seed = place.parent.name.rpartition("-seed")
@@ -216,3 +224,11 @@ def views_in(folder: Path) -> list[RunView]:
             "Give a folder that 'fedquilt run', 'fedquilt compare' or 'fedquilt sweep' made."
         )
     return found
+
+
+def _method_in(config: Row) -> str:
+    """What people read for the method of these settings; nothing where they tell of none."""
+    try:
+        return shown(MethodChoice.model_validate(named(config.get("method"))))
+    except (InputError, ValueError):
+        return ""

@@ -65,6 +65,7 @@ class ExchangeRun:
         self._weight = sum(t.numel() * t.element_size() for t in tensors_in(rounds.state))
         self._held: list[Reply] | None = []
         self._bytes = 0  # of those
+        self._checked = rounds.checked  # what the cohort's checks know after this exchange
         self._broken = False  # whether the replies failed to come, which is no fault of the server's
 
     def play(self) -> Any:
@@ -83,6 +84,7 @@ class ExchangeRun:
                 raise
             raise self.rounds.failed(self.exchange, "up", None, error) from error
         self._check_enough()
+        self.rounds.checked = self._checked
         return state
 
     def _choose(self) -> tuple[ClientId, ...]:
@@ -178,10 +180,27 @@ class ExchangeRun:
 
     def _coming(self) -> Replies:
         try:
-            yield from self._replies()
+            replies = self._replies()
+            if self.rounds.attackers is None and self.rounds.checks is None:
+                yield from replies
+            else:
+                yield from self._compared(list(replies))
         except Exception:
             self._broken = True
             raise
+
+    def _compared(self, replies: list[Reply]) -> list[Reply]:
+        """What the attackers of a simulation make of their replies, and what the cohort's checks leave of all."""
+        rounds, checks = self.rounds, self.rounds.checks
+        if rounds.attackers is not None:
+            seed = again_folded(rounds.seed.fold("lies", self.exchange.name, rounds.done), self.again)
+            replies = rounds.attackers(replies, rounds.source.ids, rounds.seed, seed)
+        if checks is None:
+            return replies
+        kept, odd, self._checked = checks.sift(replies, rounds.checked, rounds.done)
+        for client, reason in odd.items():
+            self._leave_out(client, reason)
+        return kept
 
     def _once_more(self) -> Replies:
         """The clients are asked again, and begin from the same states."""

@@ -7,14 +7,15 @@ an engine in this process, does it ('train'), reads and checks uploads ('upload'
 
 from __future__ import annotations
 
+import mmap
 import os
-import resource
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
+
+from fedquilt.core.memory import peak_bytes as peak_bytes
 
 PHASES = ("broadcast", "train", "upload", "aggregate", "evaluate")
 LEAST = 0.01  # seconds between two looks at the memory, so that many short client updates cost little
@@ -35,25 +36,19 @@ class Phase:
 def resident() -> int:
     """The resident bytes of this process now; where the system does not tell, the most there ever were."""
     own = _statm()
-    return peak_bytes() if own is None else int(os.pread(own, 64, 0).split()[1]) * _PAGE
-
-
-def peak_bytes() -> int:
-    """The largest resident size of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes
+    return peak_bytes() if own is None else int(os.pread(own, 64, 0).split()[1]) * mmap.PAGESIZE
 
 
 @cache
 def _statm() -> int | None:
     try:
         return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except (OSError, AttributeError):  # macOS, Windows
         return None
 
 
-_PAGE = os.sysconf("SC_PAGESIZE")
-os.register_at_fork(after_in_child=_statm.cache_clear)  # a process that was forked off has numbers of its own
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_statm.cache_clear)  # a process that was forked off has numbers of its own
 
 
 class PhaseMeter:

@@ -101,6 +101,24 @@ class Handles(MemorySlots):
         return {client: handle.hex() for client, handle in self.frames.items()}
 
 
+class Checks(Protocol):
+    """What leaves out replies that stand out from their cohort."""
+
+    def sift(
+        self, replies: Sequence[Reply], past: Mapping[str, Any], round: int
+    ) -> tuple[list[Reply], dict[ClientId, str], dict[str, Any]]:
+        """The replies that count; who is left out, and why; and what to know in later rounds, as JSON has it."""
+        ...
+
+
+class Forging(Protocol):
+    """What attackers of a simulation make of their replies."""
+
+    def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
+        """All replies of an exchange, with those of the attackers among ``ids`` forged."""
+        ...
+
+
 MOST_VOID = 3  # rounds in a row
 
 
@@ -116,6 +134,8 @@ class Rounds:
             the round, which is void from there on: all states stay as they were before it. Several such rounds in a
             row stop the run.
         past: What an earlier part of the run knew of that, see :attr:`past`.
+        checks: Which replies are left out because they stand out from their cohort.
+        attackers: Who lies in a simulation, and how.
     """
 
     def __init__(
@@ -132,7 +152,10 @@ class Rounds:
         min_replies: float = 0.5,
         growth: float = GROWTH,
         past: Mapping[str, Any] | None = None,
+        checks: Checks | None = None,
+        attackers: Forging | None = None,
     ) -> None:
+        self.checks, self.attackers = checks, attackers
         self.method, self.source, self.engine, self.seed = method, source, engine, seed
         self.slots: Slots = slots if slots is not None else (Handles() if engine.keeps_states else MemorySlots())
         settings: Any = getattr(type(method), "__dataclass_params__", None)
@@ -150,6 +173,7 @@ class Rounds:
             self.state = method.init_server(seed.fold("server")) if state is None else state
         earlier = past or {}
         self._void = int(earlier.get("void", 0))
+        self.checked: Mapping[str, Any] = earlier.get("checked", {})
         self.scale = Scale(growth, earlier.get("norms"))
         if not self.scale.past:
             self.scale.note(self.state)
@@ -159,7 +183,8 @@ class Rounds:
     def past(self) -> dict[str, Any]:
         """How large the parts of the last states were, and how many rounds in a row were void: what a run that goes on
         from here must know beside its state."""
-        return {"norms": self.scale.past, "void": self._void}
+        known = {"norms": self.scale.past, "void": self._void}
+        return known if self.checks is None else {**known, "checked": self.checked}
 
     def digest(self) -> str:
         """A sha256 of everything that makes up the state of the run; equal runs have equal digests."""

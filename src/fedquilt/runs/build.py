@@ -22,16 +22,20 @@ from fedquilt.core.table import Divided
 from fedquilt.core.train import InTurn, constant
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.methods.fedavg import FedAvg
+from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
 from fedquilt.own_code import own_errors, short
 from fedquilt.pieces.objectives import own_loss
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import lookup
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.energy import OFF
+from fedquilt.runs.engines import make_engine
+from fedquilt.runs.given import Given
+from fedquilt.runs.play import Run
 from fedquilt.runs.preparation import agreed, tell_whole_numbers
-from fedquilt.runs.runner import Run, make_engine
 from fedquilt.runs.trackers import RunInfo, Trackers
 from fedquilt.storage.code import write_code
 from fedquilt.storage.files import write_atomic
@@ -41,6 +45,9 @@ from fedquilt.storage.folder import RunFolder
 
 def method_of(config: Config, federation: Divided) -> Method:
     """The method, with its network for this federation's data."""
+    if config.script is not None:
+        found: Method = config.script.made("method")
+        return found
     shape = row_shape(federation)
     net = net_called(config.model.kind, shape, federation.classes or 2, **config.model.options)
     train = config.train
@@ -157,27 +164,31 @@ def engine_of(config: Config) -> Engine:
 def run_of(
     config: Config,
     engine: Engine,
-    folder: Path,
+    folder: Path | None,
     federation: Divided | None = None,
     fresh: bool = False,
     meter: Meter | None = None,
+    given: Given | None = None,
 ) -> Run:
-    """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``."""
+    """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``.
+
+    What is ``given`` is not made from the settings; with it, a run needs no folder.
+    """
+    if given is None and config.script is not None:
+        config.script.refuse()
     data = federation if federation is not None else federation_of(config)
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
-    method = method_of(config, data)
+    method = method_of(config, data) if given is None else given.method
     tell_whole_numbers(method, data)
-    if not engine.keeps_states:
-        check_fits(method, data, config.train.batch_size)
+    if not engine.keeps_states and given is None:
+        check_fits(method, data, getattr(method, "batch_size", config.train.batch_size))
         check_codecs(method, data, Seed(config.seed))
-    if fresh and folder.exists():
+    if fresh and folder is not None and folder.exists():
         RunFolder(folder).remove()
-    if config.data.path is not None:  # the folder must be readable from anywhere
-        place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
-        config = config.model_copy(update={"data": place})
-    config = config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
-    write_code(folder, config.model_dump())
-    write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
+    if folder is not None:
+        config = from_anywhere(config) if given is None else given.told(config, data)
+        write_code(folder, config.model_dump(exclude={"script"}))
+        write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
         method,
         data,
@@ -187,18 +198,49 @@ def run_of(
         evaluation=config.evaluate,
         stop=config.stop,
         snapshots=config.snapshot,
-        folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
-        identity=config.identity(),
+        folder=None if folder is None else RunFolder(folder, states_elsewhere=engine.keeps_states),
+        identity="" if folder is None else config.identity(),
+        score=classify if given is None else given.score,
         personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints,
         stages=config.output.stages,
         min_replies=config.cohort.min_replies,
         max_growth=config.cohort.max_growth,
+        checks=_checks(config) if given is None else given.checks,
+        attackers=_attackers(config, engine) if given is None else given.attackers,
         network=config.network,
-        callbacks=(*callbacks_of(config), *trackers_of(config, folder)),
+        callbacks=(*callbacks_of(config), *trackers_of(config, folder), *(() if given is None else given.callbacks)),
         meter=meter if config.meters.energy else Meter(why=OFF),
         withhold_test=config.output.withhold_test,
     )
+
+
+def from_anywhere(config: Config) -> Config:
+    """The settings with full paths, so that a folder they are in can be read from anywhere."""
+    if config.data.path is not None:
+        place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
+        config = config.model_copy(update={"data": place})
+    return config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
+
+
+def _checks(config: Config) -> CohortChecks | None:
+    if config.script is not None:
+        found: CohortChecks | None = config.script.made("checks")
+        return found
+    return None if config.checks is None else CohortChecks(**config.checks.model_dump())
+
+
+def _attackers(config: Config, engine: Engine) -> Attackers | None:
+    """Who lies, in a simulation."""
+    if config.script is not None:
+        found: Attackers | None = config.script.made("attackers")
+        return found
+    if config.attack is None:
+        return None
+    if engine.keeps_states:
+        raise InputError("attack: real clients are not made to lie. Leave the section out, or simulate.")
+    clients = config.attack.clients
+    return Attackers(made("attack", config.attack, "attack"), clients if isinstance(clients, float) else tuple(clients))
 
 
 def callbacks_of(config: Config) -> list[Callback]:
@@ -213,9 +255,9 @@ def callbacks_of(config: Config) -> list[Callback]:
     return found
 
 
-def trackers_of(config: Config, folder: Path) -> tuple[Trackers, ...]:
+def trackers_of(config: Config, folder: Path | None) -> tuple[Trackers, ...]:
     """The trackers that the settings ask for, as one callback."""
-    if not config.output.trackers:
+    if folder is None or not config.output.trackers:
         return ()
     kinds = [short(choice.kind) for choice in config.output.trackers]
     made_ = {
@@ -276,9 +318,11 @@ def _check_lone_rows(method: Method, data: Divided, batch_size: int) -> None:
         ) from error
 
 
-def result_for(folder: Path, data: Divided) -> Row | None:
-    """The result of a finished run, refused if it was made with other data."""
+def result_for(folder: Path, data: Divided, rounds: int) -> Row | None:
+    """The result of a run that is finished, after so many rounds; refused if it was made with other data."""
     found = result_of(folder)
+    if found is not None and found.get("rounds", rounds) < rounds and not found.get("stopped_early"):
+        return None  # a script asks for more rounds than it did before
     if found is not None and found.get("data") != data.fingerprint():
         raise InputError(
             f"'{folder}' holds a finished run with these settings, but on other data. "

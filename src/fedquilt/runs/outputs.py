@@ -38,6 +38,7 @@ from fedquilt.rounds.client import one_thread
 from fedquilt.rounds.phases import peak_bytes
 from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.callbacks import Callback
+from fedquilt.runs.inputs import KeptInputs
 from fedquilt.runs.preparation import Prepared, of_run
 from fedquilt.runs.snapshot import Snapshot, personal_model
 from fedquilt.runs.stages import StageFiles
@@ -56,6 +57,7 @@ def outputs_of(run: Run, folder: RunFolder, personal_models: bool, checkpoints: 
         *((Checkpoints(folder.path, run.method),) if checkpoints else ()),
         *((StageFiles(run, folder.path),) if run.keeps_stages else ()),
         ClusterLog(run, folder),
+        KeptInputs(folder.path),
         *((Preparation(folder.path),) if getattr(run.federation, "preparation", None) is not None else ()),
         Models(run, folder, personal_models),
         ResultFile(run, folder),

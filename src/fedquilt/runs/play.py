@@ -21,6 +21,7 @@ from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.scoring import score_of
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.moved import current
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.rounds.client import Score, one_thread
 from fedquilt.rounds.engine import Carrier, Engine
 from fedquilt.rounds.phases import peak_bytes
@@ -69,6 +70,8 @@ class Run:
         stages: bool = False,
         min_replies: float = 0.5,
         max_growth: float = GROWTH,
+        checks: CohortChecks | None = None,
+        attackers: Attackers | None = None,
         meter: Meter | None = None,
         network: Network | None = None,
         withhold_test: bool = False,
@@ -83,6 +86,7 @@ class Run:
         self.engine, self.folder, self.identity = engine, folder, identity
         self.stop, self.snapshots = stop or Stop(), snapshots or Snapshots()
         self.min_replies, self.max_growth, self.withhold_test = min_replies, max_growth, withhold_test
+        self.checks, self.attackers = checks, attackers
         score = score_of(method) if score is classify else score
         self.evaluator = Evaluator(method, federation, self.seed, evaluation or EvaluationSettings(), score, rounds)
         self.energy, self.meters = Energy(engine, meter), Meters(network)
@@ -182,6 +186,8 @@ class Run:
             min_replies=self.min_replies,
             growth=self.max_growth,
             past=self.progress.get("past"),
+            checks=self.checks,
+            attackers=self.attackers,
         )
         self.rounds.stepped = self.journal.step
         if self.callbacks.hear("on_reply"):

@@ -61,7 +61,7 @@ def kept_in(folder: Path | None) -> Prepared | None:
     if folder is None or not (folder / FILE).is_file():
         return None
     try:
-        found = json.loads((folder / FILE).read_text())
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
         columns = tuple(Column(**{**c, "levels": tuple(c["levels"])}) for c in found["columns"])
         return Prepared(PerColumn(columns, found["scope"]), found["bytes_down"], found["bytes_up"])
     except (OSError, ValueError, KeyError, TypeError) as error:

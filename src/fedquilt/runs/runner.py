@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from fedquilt.config.config import EvaluationSettings, Snapshots, Stop
 from fedquilt.config.links import Network
-from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
-from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided
-from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
-from fedquilt.metrics.energy import SWITCHED_OFF, Meter
-from fedquilt.records.record import pack
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.scale import GROWTH
+from fedquilt.runs.build import run_of
 from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.engines import make_engine as make_engine
+from fedquilt.runs.given import Given, settings_of
 from fedquilt.runs.play import Run as Run
-from fedquilt.runs.preparation import agreed, tell_whole_numbers
+from fedquilt.runs.progress import progress_of
 from fedquilt.runs.snapshot import Snapshot as Snapshot
-from fedquilt.storage.folder import RunFolder
-
-
-def _without(description: object, name: str) -> Any:
-    """A description of which no network has this setting, which cannot change the numbers."""
-    if isinstance(description, dict):
-        left = {k: _without(v, name) for k, v in description.items()}
-        if left.get("make") == "fedquilt.core.net:Net":
-            left["kwargs"].pop(name, None)
-        return left
-    return [_without(v, name) for v in description] if isinstance(description, list) else description
-
-
-def _identity(method: Method, *settings: Any) -> str:
-    """What tells one run's snapshots from another's."""
-    try:
-        what = hashlib.sha256(pack(_without(describe(method), "capture"), checksum=False)).hexdigest()
-    except InputError as error:
-        raise InputError(
-            f"A run with a folder must be able to tell its method from others, so that the right one resumes. {error}"
-        ) from error
-    return hashlib.sha256(repr((what, *settings)).encode()).hexdigest()[:8]
+from fedquilt.storage.federation_file import write_federation
 
 
 def run(
@@ -73,8 +47,11 @@ def run(
     exact: bool = True,
     min_replies: float = 0.5,
     max_growth: float = GROWTH,
+    checks: CohortChecks | None = None,
+    attackers: Attackers | None = None,
     energy: bool = True,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Iterator[Snapshot]:
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -105,44 +82,52 @@ def run(
             share (a float up to 1.0).
         max_growth: How many times its past norm a part of the server's state may have after a round. One that leaves
             its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
+        checks: Leave out replies that stand out from their cohort, see :class:`fedquilt.CohortChecks`.
+        attackers: Clients that lie, in a simulation, see :class:`fedquilt.Attackers`.
         callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.
+        progress: None shows a bar in a terminal and in a notebook, and nothing where nobody watches; True also writes
+            a line now and then into a pipe; False shows nothing.
 
     Example:
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
         ...     print(snapshot.round, snapshot.metrics["test_accuracy"])
     """
-    evaluation = EvaluationSettings(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
-    identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta)
+    place = None if folder is None else Path(folder)
+    config = settings_of(
+        engine,
+        place,
+        rounds=rounds,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        evaluate_clients=evaluate_clients,
+        evaluate_local=evaluate_local,
+        patience=patience,
+        min_delta=min_delta,
+        snapshot_every=snapshot_every,
+        processes=processes,
+        devices=devices,
+        personal_models=personal_models,
+        checkpoints=checkpoints,
+        network=network,
+        exact=exact,
+        min_replies=min_replies,
+        max_growth=max_growth,
+        energy=energy,
+    )
     used = make_engine(engine, processes, devices, exact=exact)
     try:
-        place = None if folder is None else Path(folder)
-        federation = agreed(federation, used, "federation", Seed(seed), place)
-        tell_whole_numbers(method, federation)
-        made = Run(
-            method,
-            federation,
-            rounds=rounds,
-            seed=seed,
-            engine=used,
-            evaluation=evaluation,
-            stop=Stop(patience=patience, min_delta=min_delta),
-            personal_models=personal_models,
-            checkpoints=checkpoints,
-            snapshots=Snapshots(every=snapshot_every, seconds=0.0),
-            identity=identity,
-            score=score,
-            network=network,
-            min_replies=min_replies,
-            max_growth=max_growth,
-            meter=None if energy else Meter(why=SWITCHED_OFF),
-            folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
-            callbacks=callbacks,
-        )
-        for snapshot in made:
-            for note in made.notes:
-                warnings.warn(note, stacklevel=2)
-            made.notes.clear()
-            yield snapshot
+        made = run_of(config, used, place, federation, given=Given(method, score, callbacks, checks, attackers))
+        if place is not None:
+            write_federation(place, federation)
+        with progress_of(progress) as shown:
+            bar = shown.bar(config.name, rounds)
+            made.journal.hear = bar.step
+            for snapshot in made:
+                for note in made.notes:
+                    warnings.warn(note, stacklevel=2)
+                made.notes.clear()
+                bar.round(snapshot.round, snapshot.metrics, made.progress)
+                yield snapshot
     finally:
         if isinstance(engine, str):
             used.close()

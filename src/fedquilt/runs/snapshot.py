@@ -15,6 +15,7 @@ from fedquilt.core.table import ClientId, Site
 from fedquilt.errors import InputError
 from fedquilt.moved import renamed
 from fedquilt.records.record import unpack
+from fedquilt.results.shown import Shown
 from fedquilt.rounds.rounds import RoundLog, Rounds
 
 
@@ -43,6 +44,11 @@ class Snapshot:
     evaluations: dict[ClientId, Row]
     _rounds: Rounds = field(repr=False)
     exams = renamed("exams", "evaluations")
+
+    def _repr_html_(self) -> str:
+        numbers = {name: value for name, value in self.metrics.items() if isinstance(value, bool | int | float)}
+        rows = tuple((name, f"{value:.6g}") for name, value in numbers.items() if name != "round")
+        return Shown(f"round {self.round}", ("metric", "value"), rows)._repr_html_()
 
     def _current(self) -> Rounds:
         if self._rounds.done != self.round:

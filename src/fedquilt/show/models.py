@@ -23,7 +23,7 @@ from fedquilt.errors import Stopped
 from fedquilt.metrics.energy import Meter, in_words
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.runs.energy import OFF
-from fedquilt.show.progress import Bar, Progress
+from fedquilt.runs.progress import Bar, Progress
 from fedquilt.terminal import console, say, show_table
 
 

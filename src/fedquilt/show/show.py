@@ -16,7 +16,7 @@ from fedquilt.metrics.energy import in_words
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
 from fedquilt.results.clusters import clusters_in
 from fedquilt.results.statistics.targets import MEGABYTE
-from fedquilt.show.progress import span
+from fedquilt.runs.progress import span
 from fedquilt.storage.finished import in_messages, modes_line, validated
 from fedquilt.storage.mending import missing_of
 from fedquilt.storage.mending import told as lost_in_words
@@ -37,7 +37,8 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
     _numbers(folder, result)
     up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
     stopped = " (stopped early)" if result["stopped_early"] else ""
-    say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    rounds = f"{result['rounds']} round{'s' * (result['rounds'] != 1)}{stopped}"
+    say(f"{rounds}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
     if result.get("energy"):
         say(in_words(result["energy"]))
     if in_messages(result):

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence, Set
 
 from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.registry import shown_as
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
-from fedquilt.results.tables import FRAME, ScoreColumn, score_columns
+from fedquilt.results.tables import FRAME, ScoreColumn, names, score_columns
 from fedquilt.show.show import narrow
 from fedquilt.storage.finished import chosen
 from fedquilt.terminal import console, say, show_table
@@ -17,16 +18,42 @@ from fedquilt.terminal import console, say, show_table
 
 def comparison_table(summary: Mapping[str, JSON]) -> None:
     """The end of a comparison."""
+    if "probe" in summary:
+        _probed(summary)
+        return
     won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
+    shown = names(summary)
     framed = [row for row in summary["rows"] if row["frame"]]
     _scores(summary, framed, {won["method"], *won["tied"]})
     if won["versus"]:
-        say(f"Highest: {won['method']}. {apart(won)}")
+        say(f"Highest: {shown[won['method']]}. {apart(won, shown)}")
     if len(framed) < len(FRAME):
         say("compare.frame=true runs the methods of the frame too.")
     _beside(summary)
     _notes(summary)
     _how(summary)
+
+
+def _probed(summary: Mapping[str, JSON]) -> None:
+    """The end of a comparison of methods that learn without labels."""
+    seeds, measure = len(summary["seeds"]), summary["measure"]
+    title = f"{summary['clients']} clients, {summary['tasks']} tasks, {seeds} seed{'s' if seeds > 1 else ''}; in %"
+    table = narrow(title, "method", (summary["probe"], "forgotten", "MB", "sec"))
+    table.add_row("untrained", _percent(summary["untrained"], None), "", "", "", style="dim")
+    lost = measure.replace("_average", "_forgetting")
+    for row in summary["rows"]:
+        told = (_percent(row[n], row[f"{n}_half_95"]) for n in (measure, lost))
+        sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
+        table.add_row(row["display"], *told, sent, f"{row['seconds']:.1f}", style="dim" if row["frame"] else "")
+    show_table(table)
+    if (won := summary["winner"]) and won["versus"]:
+        shown = names(summary)
+        say(f"Highest: {shown[won['method']]}. {apart(won, shown)}")
+    for run in summary["failed"]:
+        say(f"FAILED {run.get('display', run['method'])}, seed {run['seed']}: {run['reason']}")
+    say("Features after the last task, probed on test samples of all tasks; labels are read by the probe alone.")
+    say(f"report {summary['report']}")
+    say(f"table  {summary['folder']}/table.csv")
 
 
 def _scores(summary: Mapping[str, JSON], framed: Sequence[Row], top: Set[str | None]) -> None:
@@ -39,7 +66,7 @@ def _scores(summary: Mapping[str, JSON], framed: Sequence[Row], top: Set[str | N
     table.add_row("majority class", *(_percent(least.get(c.key), None) for c in shown), "", "", style="dim")
     played = {row["kind"] for row in framed}
     for kind in (kind for kind in FRAME if kind not in played):
-        table.add_row(f"{kind}: not run", *[""] * (len(shown) + 2), style="dim")
+        table.add_row(f"{shown_as('method', kind)}: not run", *[""] * (len(shown) + 2), style="dim")
     for row in sorted(summary["rows"], key=lambda row: not row["frame"]):  # the frame first
         table.add_row(*_scores_of(row, shown), style=_style(row, top))
     show_table(table)
@@ -59,20 +86,21 @@ def _style(row: Row, top: Set[str | None]) -> str:
 def _scores_of(row: Row, shown: Sequence[ScoreColumn]) -> tuple[str, ...]:
     """A method with its scores, what it sent, and its seconds."""
     spans = (c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in shown)
-    return row["method"], *spans, f"{row['megabytes_up'] + row['megabytes_down']:.1f}", f"{row['seconds']:.1f}"
+    return row["display"], *spans, f"{row['megabytes_up'] + row['megabytes_down']:.1f}", f"{row['seconds']:.1f}"
 
 
 def _notes(summary: Mapping[str, JSON]) -> None:
     """What should be known of methods and runs."""
+    shown = names(summary)
     for method, line in summary.get("modes", {}).items():
-        say(f"{method}: {line}")
-    _energy(summary.get("energy", {}))
+        say(f"{shown[method]}: {line}")
+    _energy({shown[method]: line for method, line in summary.get("energy", {}).items()})
     for method, doubt in summary.get("doubts", {}).items():
-        say(f"note: {method}: {doubt}")
+        say(f"note: {shown[method]}: {doubt}")
     for line in summary.get("missing", []):
         say(f"note: {line}")
     for run in summary["failed"]:
-        say(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
+        say(f"FAILED {run.get('display', run['method'])}, seed {run['seed']}: {run['reason']}")
 
 
 def _how(summary: Mapping[str, JSON]) -> None:
@@ -103,12 +131,12 @@ def _beside(summary: Mapping[str, JSON]) -> None:
     """What belongs beside accuracies: differences from the first method, clusters, work."""
     first, *others = summary["rows"]
     clients = summary["measure"] == "accuracy"
-    title = f"against {first['method']}, {'client by client' if clients else 'seed by seed'}" if others else None
+    title = f"against {first['display']}, {'client by client' if clients else 'seed by seed'}" if others else None
     table = narrow(title, "method", ("difference", "p", "seeds", "majority", "clusters", "ARI", "updates"))
     for row in summary["rows"]:
         against = ("", "", "") if row is first else _against(row)
         table.add_row(
-            row["method"],
+            row["display"],
             *against,
             _percent(row["versus_majority_difference"], None) + _star(row["versus_majority_significant"]),
             "" if row["clusters"] is None else f"{row['clusters']:.3g}{_placed(row) if row['ari'] is None else ''}",
@@ -192,6 +220,6 @@ def sweep_table(summary: Mapping[str, JSON]) -> None:
     sure = _sure(best["test"], best["test_half_95"])
     say(f"best on validation: {best['label']}; its test accuracy is {sure} %")
     for run in summary["failed"]:
-        say(f"{run['method']}, seed {run['seed']} failed: {run['reason']}")
+        say(f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}")
     for name in ("report", "recipe", "folder"):
         say(f"{name} {summary[name]}")

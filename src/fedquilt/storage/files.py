@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,9 @@ from fedquilt.errors import StorageError
 
 if TYPE_CHECKING:
     from fedquilt.core.table import ClientId
+
+
+_TRIES = 5  # to replace a file
 
 
 @contextmanager
@@ -54,11 +58,22 @@ def write_atomic(path: Path, content: bytes, run: Path | None = None) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(path)
+            _replace(part, path)
             flush(path.parent)
         except OSError:
             part.unlink(missing_ok=True)
             raise
+
+
+def _replace(part: Path, path: Path) -> None:
+    """Put a file in another one's place. Windows refuses while somebody reads the old one: it is tried again then."""
+    for _ in range(_TRIES):
+        try:
+            part.replace(path)
+            return
+        except PermissionError:
+            time.sleep(0.02)
+    part.replace(path)
 
 
 def to_json(value: object, indent: int | None = None) -> str:
@@ -78,8 +93,11 @@ def _finite(value: JSON) -> JSON:
 
 
 def flush(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Bring a file, or the names in a folder, to the disk; Windows looks after names by itself."""
+    folder = path.is_dir()
+    if folder and not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

@@ -17,7 +17,7 @@ MEGABYTE = 1e6
 def result_of(folder: Path) -> Row | None:
     """What a finished run wrote about itself, or None if it is not finished."""
     try:
-        found: Row = json.loads((folder / "result.json").read_text())
+        found: Row = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):  # missing or damaged: the last snapshot can tell it again
         return None
     return found if isinstance(found, dict) else None

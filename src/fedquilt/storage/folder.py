@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -12,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fedquilt.core.locks import KEEPS_OPEN_FILES, lock
 from fedquilt.core.plain import Row
 from fedquilt.errors import FrameError, SnapshotError, StorageError
 from fedquilt.records.record import pack, record, unpack
@@ -28,13 +28,10 @@ _ATTEMPTS = 6
 def is_held(folder: Path) -> bool:
     """Whether a process is running the run in a folder; for looking only."""
     try:
-        with (folder / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        with (folder / LOCK).open("rb") as file:
+            return not lock(file, shared=True)
     except OSError:  # no such run, or nobody may look
         return False
-    return False
 
 
 @record(name="fedquilt.runs.storage:SnapshotRecord")
@@ -67,27 +64,23 @@ class RunFolder:
         self.missing: Missing = {}  # what of the logs was lost when the folder was restored
         self._logs: dict[str, IO[bytes]] = {}
         self._extents: dict[str, Extent] = {}
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
 
     def open(self) -> None:
         """Make the folder and take hold of it."""
         with storage(self.path):
             (self.path / "metrics").mkdir(parents=True, exist_ok=True)
             (self.path / "snapshots").mkdir(exist_ok=True)
-            lock = (self.path / LOCK).open("w")
+            file = (self.path / LOCK).open("wb")
         for attempt in range(_ATTEMPTS):  # whoever looks whether it is held (is_held) holds it for a moment
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if attempt:
+                time.sleep(0.02)
+            if lock(file):
                 break
-            except OSError as error:
-                if attempt < _ATTEMPTS - 1:
-                    time.sleep(0.02)
-                    continue
-                lock.close()
-                raise StorageError(
-                    f"Another process is running '{self.path}'. Wait for it, or stop it first."
-                ) from error
-        self._lock = lock
+        else:
+            file.close()
+            raise StorageError(f"Another process is running '{self.path}'. Wait for it, or stop it first.")
+        self._lock = file
         for new in WERE.values():
             if (old := where(self.path, new)) != self.path / new:
                 os.replace(old, self.path / new)
@@ -107,9 +100,22 @@ class RunFolder:
         self.open()
         try:
             with storage(self.path):
-                shutil.rmtree(self.path)
+                for inner in self.path.iterdir():
+                    if inner.is_dir() and not inner.is_symlink():
+                        shutil.rmtree(inner)
+                    elif inner.name != LOCK:
+                        inner.unlink()
+                if not KEEPS_OPEN_FILES:
+                    self._remove_rest()
         finally:
             self.close()
+        if KEEPS_OPEN_FILES:
+            with storage(self.path):
+                self._remove_rest()
+
+    def _remove_rest(self) -> None:
+        (self.path / LOCK).unlink()
+        self.path.rmdir()
 
     # Logs
 

@@ -62,7 +62,8 @@ class Journal:
         if self._file is None and self.folder is not None:
             self._file = os.open(self.folder / NOW, os.O_WRONLY | os.O_CREAT, 0o644)
         if self._file is not None:
-            os.pwrite(self._file, content, 0)
+            os.lseek(self._file, 0, os.SEEK_SET)
+            os.write(self._file, content)
 
     def close(self) -> None:
         """Let go of the file."""

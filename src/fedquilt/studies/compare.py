@@ -6,19 +6,22 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedquilt.config.config import Config, Kinded
+from fedquilt.config.config import Config, MethodChoice
+from fedquilt.config.shown import shown_apart
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
-from fedquilt.errors import ConfigError, InputError, RoundError
+from fedquilt.errors import ConfigError, RoundError
 from fedquilt.own_code import short
 from fedquilt.results.statistics.spread import client_means
-from fedquilt.results.tables import FRAME, as_csv, by_label, scored, summary_of
+from fedquilt.results.tables import FRAME, as_csv, by_label, mean_of, scored, summary_of
 from fedquilt.results.views import CELLS, RunView
-from fedquilt.runs.build import federation_of, method_of
-from fedquilt.storage.federation_file import constants, write_federation
+from fedquilt.rounds.engine import Engine
+from fedquilt.runs.build import federation_of
+from fedquilt.storage.federation_file import FILE, constants, write_federation
 from fedquilt.storage.files import to_json, write_atomic
-from fedquilt.studies.player import Audience, PlannedRun, Player
+from fedquilt.studies.player import Audience, Federations, PlannedRun, Player
+from fedquilt.studies.probed import probed, unlabelled
 
 
 def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
@@ -26,21 +29,22 @@ def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
     choices = list(config.compare.methods)
     if config.compare.frame:
         able = FRAME[1:] if _common_only(config) else FRAME  # alone, clients have no model for a common test set
-        choices += [Kinded(kind=kind) for kind in able if kind not in {c.kind for c in choices}]
+        choices += [MethodChoice(kind=kind) for kind in able if kind not in {c.kind for c in choices}]
     labels = _labels(choices)
-    seeds = config.compare.seeds
+    display = dict(zip(labels, shown_apart(choices), strict=True))
+    made = dict(zip(labels, map(config.with_method, choices), strict=True))
     runs = {
-        (label, seed): config.with_method(choice).model_copy(update={"seed": seed})
-        for seed in seeds
-        for label, choice in zip(labels, choices, strict=True)
+        (label, seed): one.model_copy(update={"seed": seed})
+        for seed in config.compare.seeds
+        for label, one in made.items()
     }
     identity = hashlib.sha256("".join(c.identity() for c in runs.values()).encode()).hexdigest()[:8]
     top = Path(config.output.folder) / f"compare-{config.name}-{identity}"
-    found = [PlannedRun(label, c, top / f"{label}-seed{seed}") for (label, seed), c in runs.items()]
+    found = [PlannedRun(label, c, top / f"{label}-seed{seed}", display[label]) for (label, seed), c in runs.items()]
     return top, found
 
 
-def _labels(choices: Sequence[Kinded]) -> list[str]:
+def _labels(choices: Sequence[MethodChoice]) -> list[str]:
     """A short name per method; options are added where two have the same kind."""
     kinds = [short(c.kind) for c in choices]
     labels = []
@@ -55,17 +59,43 @@ def compare(config: Config, audience: Audience | None = None) -> Row:
     top, todo = cells(config)
     federation = federation_of(config)
     _check_tests(config, federation, todo)
-    for cell in todo:
-        check(cell.config, federation)
+    return compared(config, top, todo, dict.fromkeys(config.compare.seeds, federation), audience)
+
+
+def compared(
+    config: Config,
+    top: Path,
+    todo: Sequence[PlannedRun],
+    federations: Federations,
+    audience: Audience | None = None,
+    engine: Engine | None = None,
+    drawn: bool = True,
+) -> Row:
+    """The runs of a comparison in its folder, on the federation of each seed; with pictures and report, if they are to
+    be ``drawn``."""
+    without_labels = unlabelled(todo, federations)
     begin(config, top, todo)
-    write_federation(top, federation)
-    with Player(config, federation, audience) as player:
+    keep_federations(top, todo, federations)
+    with Player(config, federations, audience, engine) as player:
         player.play(todo)
     trouble = {f["method"] for f in player.failed}
     done = [cell for cell in todo if cell.label not in trouble]
     if not done:
         raise RoundError(player.all_failed("method"))
-    return conclude(config, top, done, federation, player.failed)
+    if without_labels:
+        return probed(config, top, done, federations, player.failed)
+    return conclude(config, top, done, federations, player.failed, drawn)
+
+
+def keep_federations(top: Path, todo: Sequence[PlannedRun], federations: Federations) -> None:
+    """Who has which labels, for those who look later: once, or beside each run where seeds have federations of their
+    own."""
+    if len(set(federations.values())) == 1:
+        write_federation(top, next(iter(federations.values())))
+        return
+    (top / FILE).unlink(missing_ok=True)
+    for cell in todo:
+        write_federation(cell.folder, federations[cell.config.seed])
 
 
 def _common_only(config: Config) -> bool:
@@ -85,28 +115,20 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
             ]
         )
     for cell in {cell.label: cell for cell in todo}.values():
-        method = method_of(cell.config, federation)
+        method = cell.method(federation)
         if method.global_model(method.init_server(Seed(0))) is None:
             raise ConfigError(
                 [
                     f"data.test: got 0.0, so methods are compared by their global model on the common test set, and "
-                    f"{cell.label} has none: what its clients use is their own; leave it out, or give them test samples"
+                    f"{cell.display} has none: what its clients use is their own; leave it out, or give them test "
+                    "samples"
                 ]
             )
 
 
-def check(config: Config, federation: Federation | Stream) -> None:
-    """Refuse what cannot work, or cannot be compared, before the first run."""
-    if getattr(method_of(config, federation), "reconstructs", False):
-        raise InputError(
-            f"{config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and look at "
-            "'fedquilt continual RUN'."
-        )
-
-
 def begin(config: Config, top: Path, todo: Sequence[PlannedRun]) -> None:
     """What there will be, so that whoever looks early knows what is missing."""
-    planned = [{"label": c.label, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
+    planned = [{"label": c.label, "display": c.display, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
     content = {"name": config.name, "target": config.compare.target, "rounds": config.rounds, "cells": planned}
     write_atomic(top / CELLS, to_json(content, indent=1).encode())
 
@@ -116,7 +138,9 @@ def _has_scores(view: RunView) -> bool:
     return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
 
 
-def _draw_stitches(kinds: Mapping[str, Kinded], histories: Mapping[str, Sequence[Sequence[Row]]], top: Path) -> None:
+def _draw_stitches(
+    kinds: Mapping[str, MethodChoice], histories: Mapping[str, Sequence[Sequence[Row]]], top: Path
+) -> None:
     """What a method that stitches models together sent, round by round."""
     stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
     if stitches is not None:
@@ -128,7 +152,7 @@ def _draw_stitches(kinds: Mapping[str, Kinded], histories: Mapping[str, Sequence
         rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
 
 
-def _draw(views: Sequence[RunView], summary: Row, kinds: Mapping[str, Kinded], top: Path) -> None:
+def _draw(views: Sequence[RunView], summary: Row, kinds: Mapping[str, MethodChoice], top: Path) -> None:
     """The pictures of methods all of whose runs have scores."""
     from fedquilt.results.comparison_plots import draw_all
     from fedquilt.results.plots import curves
@@ -147,20 +171,24 @@ def conclude(
     config: Config,
     top: Path,
     done: Sequence[PlannedRun],
-    federation: Federation | Stream,
+    federations: Federations,
     failed: Sequence[Mapping[str, JSON]] = (),
+    drawn: bool = True,
 ) -> Row:
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
 
-    views = [RunView(c.folder, c.label, c.config.seed) for c in done]
-    constant, common = constants(federation), federation.majority().global_test
+    views = [RunView(c.folder, c.label, c.config.seed, c.display) for c in done]
+    constant = {seed: constants(federation) for seed, federation in federations.items()}
+    common = mean_of([federation.majority().global_test for federation in federations.values()])
     summary: Row = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
-    summary |= {"clients": len(federation.ids), "failed": list(failed)}
+    summary |= {"clients": max(len(federation.ids) for federation in federations.values()), "failed": list(failed)}
     summary["missing"] = [f"{v.folder.name}: {line}" for v in views for line in v.missing]
-    _draw(views, summary, {c.label: c.config.method for c in done}, top)
+    if drawn:
+        _draw(views, summary, {c.label: c.config.method for c in done}, top)
     write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"], common).encode())
     summary["report"] = str(top / "report.html")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
-    write_report(top)
+    if drawn:
+        write_report(top)
     return summary

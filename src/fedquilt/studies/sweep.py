@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedquilt.config.config import Config, dump, parse
 from fedquilt.config.settings import OTHERWISE
-from fedquilt.config.space import Range
+from fedquilt.config.space import Range, Space
 from fedquilt.core.plain import JSON, Row
+from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.results.ranking import FILE, ranking
+from fedquilt.rounds.engine import Engine
 from fedquilt.runs.build import federation_of
-from fedquilt.storage.federation_file import write_federation
+from fedquilt.runs.given import Given
 from fedquilt.storage.files import to_json, write_atomic
-from fedquilt.studies.compare import begin, check
-from fedquilt.studies.player import Audience, PlannedRun, Player
+from fedquilt.studies.compare import begin, keep_federations
+from fedquilt.studies.player import Audience, Federations, PlannedRun, Player
 from fedquilt.studies.points import Asker, Values, asker
 
 _OTHER_ROWS = "the points would be scored on different rows"
@@ -38,6 +40,7 @@ class Point:
     label: str
     values: Values
     config: Config
+    given: Given | None = None
 
     def cells(self, top: Path) -> list[PlannedRun]:
         """Its runs, seed by seed; their test scores are withheld, so that nobody chooses by them."""
@@ -47,6 +50,8 @@ class Point:
                 self.label,
                 self.config.model_copy(update={"seed": seed, "output": output}),
                 top / f"point{self.number:03d}-seed{seed}",
+                self.label,
+                given=self.given,
             )
             for seed in self.config.sweep.seeds
         ]
@@ -83,29 +88,50 @@ def planned(config: Config) -> int:
 def sweep(config: Config, audience: Audience | None = None) -> Row:
     """Run every point that is not finished yet, then choose."""
     _check(config)
-    search, top, federation = asker(config.sweep), folder_of(config), federation_of(config)
-    for one in _corners(config):
-        check(one, federation)
+    federations = dict.fromkeys(config.sweep.seeds, federation_of(config))
+    return swept(config, folder_of(config), lambda values: (at(config, values), None), federations, audience)
+
+
+Settings = Callable[[Values], tuple[Config, Given | None]]  # of a point, with its objects where a script gives them
+
+
+def swept(
+    config: Config,
+    top: Path,
+    settings: Settings,
+    federations: Federations,
+    audience: Audience | None = None,
+    engine: Engine | None = None,
+    fresh: Callable[[Sequence[PlannedRun]], None] = lambda cells: None,
+    drawn: bool = True,
+) -> Row:
+    """The points of a sweep in its folder, on the federation of each seed; ``fresh`` sees runs before they begin."""
+    search = asker(config.sweep)
+    for values in ends(config.sweep.space):
+        for cell in Point(0, "", values, *settings(values)).cells(top):
+            _check_scores(cell, federations[cell.config.seed])
     points: list[Point] = []
     done: list[tuple[Values, float | None]] = []
     known: dict[str, Point] = {}
-    with Player(config, federation, audience) as player:
+    with Player(config, federations, audience, engine) as player:
         while asked := _asked(search, done):
-            fresh = len(points)
+            begun = len(points)
             for values in asked:
                 key = json.dumps(values, sort_keys=True)
                 if key not in known:
                     label = _label(values, [p.label for p in points])
-                    known[key] = Point(len(points), label, values, at(config, values))
+                    known[key] = Point(len(points), label, values, *settings(values))
                     points.append(known[key])
+            todo = [cell for point in points[begun:] for cell in point.cells(top)]
+            fresh(todo)
             _write(config, top, points, search.total)
-            player.play([cell for point in points[fresh:] for cell in point.cells(top)])
+            player.play(todo)
             rows = ranking(top)
             done += [(values, rows[known[json.dumps(values, sort_keys=True)].number]["valid"]) for values in asked]
-    write_federation(top, federation)
+    keep_federations(top, [cell for point in points for cell in point.cells(top)], federations)
     if all(accuracy is None for _, accuracy in done):
         raise RoundError(player.all_failed("point"))
-    return conclude(config, top, points, player.failed)
+    return conclude(config, top, points, player.failed, drawn)
 
 
 def _asked(search: Asker, done: Sequence[tuple[Values, float | None]]) -> list[Values]:
@@ -117,6 +143,15 @@ def _asked(search: Asker, done: Sequence[tuple[Values, float | None]]) -> list[V
             break
         found.append(values)
     return found
+
+
+def _check_scores(cell: PlannedRun, federation: Federation | Stream) -> None:
+    """Refuse what cannot work, or has no score to choose by, before the first run."""
+    if getattr(cell.method(federation), "reconstructs", False):
+        raise InputError(
+            f"{cell.config.method.kind} does not classify, so it has no accuracy to choose by. Run it by itself and "
+            "look at 'fedquilt continual RUN', or compare settings with 'fedquilt compare'."
+        )
 
 
 def _check(config: Config) -> None:
@@ -137,25 +172,21 @@ def _check(config: Config) -> None:
         raise ConfigError(problems, "sweep.space")
 
 
-def _ends(config: Config) -> list[Values]:
+def ends(space: Space) -> list[Values]:
     """For every value of a list and both ends of a range, one point that has it."""
-    tried = {n: [t.low, t.high] if isinstance(t, Range) else t for n, t in config.sweep.space.items()}
+    tried = {n: [t.low, t.high] if isinstance(t, Range) else t for n, t in space.items()}
     first = {name: values[0] for name, values in tried.items()}
     return [first, *({**first, name: value} for name, values in tried.items() for value in values[1:])]
 
 
 def _wrong(config: Config) -> list[str]:
     problems: dict[str, None] = {}
-    for values in _ends(config):
+    for values in ends(config.sweep.space):
         try:
             at(config, values)
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
     return list(problems)
-
-
-def _corners(config: Config) -> list[Config]:
-    return [at(config, values) for values in _ends(config)]
 
 
 def _label(values: Values, taken: Sequence[str]) -> str:
@@ -192,7 +223,9 @@ def _write(config: Config, top: Path, points: Sequence[Point], total: int) -> No
     write_atomic(top / FILE, to_json(content, indent=1).encode())
 
 
-def conclude(config: Config, top: Path, points: Sequence[Point], failed: Sequence[Mapping[str, JSON]] = ()) -> Row:
+def conclude(
+    config: Config, top: Path, points: Sequence[Point], failed: Sequence[Mapping[str, JSON]] = (), drawn: bool = True
+) -> Row:
     """The table, the picture, the report, and the recipe of the best point."""
     from fedquilt.report import write_report
     from fedquilt.results.comparison_plots import as_csv, draw
@@ -209,12 +242,16 @@ def conclude(config: Config, top: Path, points: Sequence[Point], failed: Sequenc
         "best": best,
         "failed": list(failed),
         "report": str(top / "report.html"),
-        "recipe": str(top / "best.toml"),
+        "recipe": None,
     }
-    told = f"# fedquilt run {top.name}/best.toml\n# chosen by a sweep on validation samples: {best['label']}\n"
-    write_atomic(top / "best.toml", (told + dump(points[best["point"]].config)).encode())
+    if points[best["point"]].given is None:
+        summary["recipe"] = str(top / "best.toml")
+        told = f"# fedquilt run {top.name}/best.toml\n# chosen by a sweep on validation samples: {best['label']}\n"
+        write_atomic(top / "best.toml", (told + dump(points[best["point"]].config)).encode())
     write_atomic(top / "sweep.csv", as_csv(rows).encode())
-    draw(rows, list(config.sweep.space), top / "parameters")
+    if drawn:
+        draw(rows, list(config.sweep.space), top / "parameters")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
-    write_report(top)
+    if drawn:
+        write_report(top)
     return summary

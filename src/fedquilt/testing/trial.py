@@ -159,7 +159,7 @@ class Trial:
 def clients_log(folder: str | Path) -> str:
     """What a run logged of its clients' scores."""
     file = Path(folder) / "metrics" / "clients.jsonl"
-    return file.read_text() if file.exists() else ""
+    return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 @contextmanager

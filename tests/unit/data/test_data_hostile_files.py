@@ -12,10 +12,10 @@ import zipfile
 import numpy as np
 import pyarrow.parquet
 import pytest
-from fedquilt.data.imports.opening import open as opened
 from scipy.io import savemat
 
 from fedquilt.data import Federation, available
+from fedquilt.data.imports import open as opened
 from fedquilt.data.npz import headers, load
 from fedquilt.data.sources.formats import har, idx, leaf, svhn
 from fedquilt.data.sources.formats.pictures import decoded

@@ -31,7 +31,7 @@ def test_unused_devices_are_said_once(two_gpus, caplog, kind):
 
 def test_several_runs_say_it_in_the_process_that_starts_them(two_gpus, caplog):
     with caplog.at_level(logging.WARNING, "fedquilt"):
-        Player(parse({}), digits(clients=2), None)
+        Player(parse({}), {0: digits(clients=2)}, None)
     assert "2 CUDA devices" in caplog.text
 
 

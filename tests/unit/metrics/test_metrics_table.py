@@ -104,7 +104,7 @@ def test_a_metric_is_added_in_one_place_and_found_everywhere(
     report = top / "report.html"
     (shown,) = [b for b in panel(report, "comparison")["blocks"] if b["key"] == "comparison"]
     assert {"first_class", "first_class_worst10"} <= {c["key"] for c in shown["columns"]}
-    assert [r["first_class"] for r in shown["rows"] if r["method"] == "fedavg"] == [best["test_first_class"]]
+    assert [r["first_class"] for r in shown["rows"] if r["method"] == "FedAvg"] == [best["test_first_class"]]
     assert "test_first_class" in panel(report, "curves")["blocks"][0]["names"]
     variants = panel(report, "distribution")["blocks"][0]["variants"]
     assert "called first class" in {v["keys"]["measure"] for v in variants}

@@ -137,7 +137,7 @@ def test_the_command_for_one_model():
         (["resnet"], "did you mean 'resnet"),
         (["lenet5", "--shape", "1,8,8"], "takes (C, 28, 28) or (C, 32, 32), not (1, 8, 8)"),
         (["lenet5", "--shape", "big"], "--shape must be whole numbers with commas, like 3,32,32, got 'big'"),
-        (["mlp", "hidden"], "override 'hidden' is not of the form key=value"),
+        (["mlp", "hidden"], "'hidden' changes no setting: write KEY=VALUE"),
         (["lenet5", "--classes", "0"], "classes must be a whole number of at least 1, got 0"),
         (["text_encoder"], "needs the option folder"),
     ],

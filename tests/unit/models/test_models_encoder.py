@@ -187,8 +187,7 @@ def test_tables_of_text_by_tokeniser_and_newcomers(folder, tmp_path):
     assert said.code == 0, said
     assert fedquilt("assign", said.json["folder"], "--data", tmp_path / "texts.csv").code == 0
     plain = fedquilt("run", recipe, "data.words=50", "model.kind=text_cnn", "model.vocab=50", "--json")
-    wrong = fedquilt("assign", plain.json["folder"], "--data", tmp_path / "texts.csv")
-    assert (wrong.code, "which it did not keep" in wrong.err) == (2, True)
+    assert fedquilt("assign", plain.json["folder"], "--data", tmp_path / "texts.csv").code == 0
     np.savez(tmp_path / "ids.npz", x=np.ones((5, 6), np.int64), y=np.array([0, 1, 0, 1, 1]))
     assert fedquilt("assign", plain.json["folder"], "--data", tmp_path / "ids.npz").code == 0
 

@@ -200,7 +200,7 @@ def test_without_rows_of_clients_methods_are_compared_on_the_common_test_set(tmp
     assert "accuracy on the common test set" in lead[0]
     refused = fedquilt("compare", recipe, "data.test=0", "data.common_test=0.3", 'compare.methods=["fedper"]')
     assert refused.code == 2
-    assert "fedper has none" in refused.err
+    assert "FedPer has none" in refused.err
 
 
 def test_without_rows_of_clients_an_official_test_set_is_the_common_one(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_all_that_is_wrong_is_told_at_once(recipe: Path) -> None:
     told = problems(recipe, "model.widht=3", "model.width=x", "method.kind=my.py:Half", "method.stp=1", "rounds=0")
     assert "model.widht: unknown key for 'my.py:MyNet'; did you mean 'width'?" in told
     assert "method.stp: unknown key for 'my.py:Half'; did you mean 'step'?" in told
-    assert "model.width: input should be a valid integer" in told
+    assert "model.width: should be a whole number" in told
     assert "rounds" in told
 
 

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from fedquilt.config.config import load
-from fedquilt.show import progress
-from fedquilt.show.progress import Progress, span
+from fedquilt.runs import progress
+from fedquilt.runs.progress import Progress, span
 from fedquilt.studies.compare import cells, compare
 from helpers.command import fedquilt, small
 
@@ -103,7 +103,7 @@ def test_build_machines_get_plain_lines(
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
     clock = [0.0]
-    monkeypatch.setattr("fedquilt.show.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedquilt.runs.progress.time.monotonic", lambda: clock[0])
     with Progress() as shown:
         bar = shown.bar("quick", 10)
         for done in range(1, 11):

@@ -37,12 +37,12 @@ def test_the_file_names_nothing_outside_itself(top: Path) -> None:
 
 def test_the_table_has_its_frame_and_its_winner(top: Path) -> None:
     rows = {r["method"]: r for r in panel(top / "report.html", "comparison")["blocks"][0]["rows"]}
-    assert list(rows)[:3] == ["majority class", "local_only", "centralised"]
-    assert {n for n, r in rows.items() if r.get("best")} == {"ditto"}
-    assert {n for n, r in rows.items() if r.get("frame")} == {"majority class", "local_only", "centralised"}
+    assert list(rows)[:3] == ["majority class", "Local only", "Centralized"]
+    assert {n for n, r in rows.items() if r.get("best")} == {"Ditto"}
+    assert {n for n, r in rows.items() if r.get("frame")} == {"majority class", "Local only", "Centralized"}
     found = [json.loads((top / f"ditto-seed{s}/result.json").read_text())["best"]["test_accuracy"] for s in (0, 1)]
-    assert rows["ditto"]["accuracy"] == pytest.approx(np.mean(found))
-    assert rows["ditto"]["best_test_round_accuracy"] >= rows["ditto"]["accuracy"]
+    assert rows["Ditto"]["accuracy"] == pytest.approx(np.mean(found))
+    assert rows["Ditto"]["best_test_round_accuracy"] >= rows["Ditto"]["accuracy"]
 
 
 def test_the_headline_the_cards_and_the_tests_say_the_same(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_headline_the_cards_and_the_tests_say_the_same(tmp_path: Path) -> No
             (folder / f"fedrep-seed{seed}" / name).write_text(text)
     write_report(folder)
     lead = panel(folder / "report.html", "headline")["blocks"]
-    tied = {"ditto", "fedrep"}
+    tied = {"Ditto", "FedRep"}
     assert " cannot be told apart from " in lead[0]["paragraphs"][1]
     label, value, _ = lead[1]["items"][0]
     assert (label, set(value.split(", "))) == ("best 2, not told apart", tied)
@@ -74,7 +74,7 @@ def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
     plan["cells"] = [c for c in plan["cells"] if c["label"] in ("fedavg", "ditto")]
     (folder / "comparison.json").write_text(json.dumps(plan))
     rows = panel(write_report(folder), "comparison")["blocks"][0]["rows"]
-    assert [r["method"] for r in rows][1:3] == ["local_only (not run)", "centralised (not run)"]
+    assert [r["method"] for r in rows][1:3] == ["Local only (not run)", "Centralized (not run)"]
     lead = panel(folder / "report.html", "headline")["blocks"][0]["paragraphs"]
     assert "One seed cannot tell methods apart" in lead[1]
 
@@ -142,7 +142,7 @@ def test_panels_of_files_that_other_commands_leave(tmp_path: Path, scores: str) 
         json.dumps({"rows": [9, 1], "global": {"global": {**tier, "per_class": [0.9, None]}}, "clients": {}})
     )
     path = write_report(folder)
-    assert panel(path, "leakage")["blocks"][0]["rows"] == [{"method": "fedavg", "psnr": 12.5}]
+    assert panel(path, "leakage")["blocks"][0]["rows"] == [{"method": "FedAvg", "psnr": 12.5}]
     table, chart = panel(path, "tails")["blocks"]
     assert (table["rows"][0]["head"], table["rows"][0]["tail"]) == (0.9, None)
     assert [b["name"] for b in chart["variants"][0]["bars"]] == ["0 (9)", "1 (1)"]

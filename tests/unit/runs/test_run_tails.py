@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from fedquilt.analysis.heads import Played
-from fedquilt.analysis.modes import load_mode, predict, realigned, save
+from fedquilt.analysis.modes import load_mode, predict, realigned
 from fedquilt.analysis.tails import evaluate, groups_of
 from fedquilt.config.config import Config, parse
 from fedquilt.config.data import federation_of
@@ -122,9 +122,9 @@ def test_predictions(digits_lt: Path, scores: dict, tmp_path: Path):
     absent = torch.nonzero(run.counts[3] == 0).flatten().tolist()
     assert absent
     assert not set(own.classes.tolist()) & set(absent)
-    save(found, tmp_path / "answers.csv")
+    found.save(tmp_path / "answers.csv")
     lines = (tmp_path / "answers.csv").read_text().splitlines()
-    assert lines[0] == "row,class,confidence"
+    assert lines[0].startswith("row,class,confidence,p(0),p(1)")
     assert len(lines) == 1 + len(wide["y"])
 
 
@@ -138,7 +138,7 @@ def test_predictions_that_cannot_be(digits_lt: Path, scores: dict, tmp_path: Pat
     np.savez(tmp_path / "words.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=np.array(["a", "b"]))
     for data, mode, client, message in (
         ("fewer.npz", "global", None, "for each of 3 rows"),
-        ("words.npz", "global", None, "whole number"),
+        ("words.npz", "global", None, "as whole numbers only"),
         ("beyond.npz", "global", None, "the run knows the classes 0 to 9"),
         ("other.npz", "global", None, "shape"),
         ("bytes.npz", "global", None, "uint8"),

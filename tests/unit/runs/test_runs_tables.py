@@ -249,5 +249,5 @@ def test_a_comparison_says_which_methods_learned_nothing(tmp_path: Path, capsys:
     summary = compare(config)
     assert "above the majority class: answering" in summary["doubts"]["fedavg"]
     comparison_table(summary)
-    assert "note: fedavg: test accuracy" in capsys.readouterr().out
+    assert "note: FedAvg: test accuracy" in capsys.readouterr().out
     assert "above the majority class: answering" in Path(summary["report"]).read_text()

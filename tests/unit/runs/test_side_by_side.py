@@ -255,7 +255,7 @@ def test_runs_on_workers_come_after_one_in_this_process(tmp_path: Path, monkeypa
     monkeypatch.setattr(player, "forks", lambda device: True)
     config = settings(tmp_path, 2, "engine.kind='workers'", "engine.processes=1", "rounds=1")
     todo = cells(config)[1]
-    with Player(config, player_federation(config), None) as found:
+    with Player(config, player_federations(config), None) as found:
         found.play(todo[:1])
         found.play(todo[1:3])
         assert found.failed == []
@@ -270,7 +270,7 @@ def test_by_default_one_run_per_core_with_auto_alone(tmp_path: Path, monkeypatch
 
     def at_once(*changes: str) -> int:
         config = load(recipe, [METHODS, "compare.seeds=[0,1]", *changes])
-        with Player(config, player_federation(config), None) as found:
+        with Player(config, player_federations(config), None) as found:
             return found._at_once(cells(config)[1])
 
     assert at_once() == 4
@@ -287,10 +287,10 @@ def test_by_default_one_run_per_core_with_auto_alone(tmp_path: Path, monkeypatch
         assert at_once("engine.at_once=2") == 1
 
 
-def player_federation(config: Config) -> Any:
+def player_federations(config: Config) -> Any:
     from fedquilt.runs.build import federation_of
 
-    return federation_of(config)
+    return dict.fromkeys(config.compare.seeds, federation_of(config))
 
 
 def test_memory_that_is_left_is_told() -> None:
@@ -323,8 +323,8 @@ def test_an_interrupted_comparison_goes_on_to_the_same_numbers(tmp_path: Path) -
     (tmp_path / "whole").mkdir()
     whole = load(small(tmp_path / "whole", AUTO), [*changes[:2], "rounds=200", "engine.kind='local'"])
     one = cells(whole)[1][1]
-    with Player(whole, player_federation(whole), NoAudience()) as alone:
-        alone.play([PlannedRun(one.label, one.config, one.folder)])
+    with Player(whole, player_federations(whole), NoAudience()) as alone:
+        alone.play([PlannedRun(one.label, one.config, one.folder, one.display)])
     told = [json.loads((folder / "result.json").read_text())["digest"] for folder in (todo[1].folder, one.folder)]
     assert told[0] == told[1]
     assert top.name == cells(whole)[0].name  # how many at once is no part of what a comparison is

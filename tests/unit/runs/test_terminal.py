@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt import terminal
-from fedquilt.show import progress, show
-from fedquilt.show.progress import Progress
-from fedquilt.terminal import broken, say, show_table
+from fedquilt.runs import progress
+from fedquilt.runs.progress import Progress
+from fedquilt.show import show
+from fedquilt.terminal import broken, counted, say, show_table
 from helpers.command import fedquilt
 
 LONG = "The network has BatchNorm, which cannot learn from a batch of one row; see /a/rather/long/path/runs/quick-1a2b"
@@ -124,3 +125,21 @@ def test_errors_keep_their_brackets(tmp_path: Path) -> None:
 def test_the_console_takes_nothing_for_markup() -> None:
     assert terminal.console is show.console
     assert terminal.console.render_str("[bold]x[/bold]").plain == "[bold]x[/bold]"
+
+
+class Screen(io.StringIO):
+    """A screen that remembers."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+@pytest.mark.parametrize("screen", [True, False])
+def test_long_work_is_counted_where_somebody_watches(monkeypatch, screen: bool) -> None:
+    errors = Screen() if screen else io.StringIO()
+    clock = iter(range(100))
+    monkeypatch.setattr("sys.stderr", errors)
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    assert list(counted("abcd", 4, "reading")) == list("abcd")
+    assert ("reading: 4 of 4, 0 s left" in errors.getvalue()) is screen

@@ -11,7 +11,7 @@ import pytest
 
 from fedquilt import registry
 from fedquilt.config.config import dump, parse
-from fedquilt.config.settings import Kinded, Training
+from fedquilt.config.settings import MethodChoice, Training
 from fedquilt.config.training import defaults_of
 from fedquilt.core.describe import describe
 from fedquilt.core.params import Params
@@ -102,7 +102,7 @@ def test_methods_of_a_comparison_and_points_of_a_sweep_have_their_own():
     listed = parse({**MAE, "train": {"batch_size": 8}, "compare": {"methods": ["fedavg", "fedmae"], "seeds": [0]}})
     _, found = cells(listed)
     assert [(c.config.train.optimizer.kind, c.config.train.batch_size) for c in found] == [("sgd", 8), ("adamw", 8)]
-    back = found[1].config.with_method(Kinded(kind="fedavg"))
+    back = found[1].config.with_method(MethodChoice(kind="fedavg"))
     assert back == found[0].config
     point = at(parse({**MAE, "train": {"optimizer": {"lr": 0.5}}}), {"method": "podfcssv", "train.epochs": 2})
     assert (point.train.optimizer.kind, point.train.epochs) == ("adamw", 2)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedquilt.data.imports.columns import Words
 from fedquilt.data.imports.folders import of_folder
+from fedquilt.data.imports.frames import of_frame
 from fedquilt.data.imports.hub import of_flwr, of_hf
 from fedquilt.data.imports.pfllib import is_split, of_pfllib
 from fedquilt.data.imports.tables import cells as cells
@@ -14,7 +15,18 @@ from fedquilt.data.imports.tables import of_csv, of_parquet
 from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.errors import InputError
 
-__all__ = ["Words", "is_split", "of_csv", "of_flwr", "of_folder", "of_hf", "of_parquet", "of_pfllib", "open"]
+__all__ = [
+    "Words",
+    "is_split",
+    "of_csv",
+    "of_flwr",
+    "of_folder",
+    "of_frame",
+    "of_hf",
+    "of_parquet",
+    "of_pfllib",
+    "open",
+]
 
 
 def open(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.plain import Array
 from fedquilt.data.npz import Arrays
+from fedquilt.data.reading import Reading
 from fedquilt.data.sources.formats.text import encoded, vocabulary
 from fedquilt.data.tabular import check_cells, stored
 from fedquilt.errors import InputError
@@ -35,8 +36,18 @@ class Words:
 
     def __call__(self, columns: Mapping[str, Array]) -> Array:
         """The word ids of each row."""
-        texts = [" ".join(row) for row in zip(*(columns[n].astype(str) for n in self.columns), strict=True)]
-        return encoded(texts, vocabulary(texts, self.size), self.length)
+        return self.read(columns)[0]
+
+    def read(self, columns: Mapping[str, Array]) -> tuple[Array, Reading]:
+        """The word ids of each row, and the vocabulary they are of."""
+        texts = joined(columns, self.columns)
+        words = vocabulary(texts, self.size)
+        return encoded(texts, words, self.length), Reading(text=self.columns, words=tuple(words), length=self.length)
+
+
+def joined(columns: Mapping[str, Array], names: Sequence[str]) -> list[str]:
+    """The text of each row: that of these columns with spaces between."""
+    return [" ".join(row) for row in zip(*(columns[n].astype(str) for n in names), strict=True)]
 
 
 def arrays_from(
@@ -63,10 +74,16 @@ def arrays_from(
         raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
     for name in (label, *((user,) if user else ()), *(words.columns if words else ())):
         check_cells(columns[name], f"{where}, column {name!r}")
-    x, table = (words(columns), None) if words else _side_by_side(columns, where, label, user, features, categories)
-    y, classes = labels(columns[label], f"{where}, column {label!r}")
+    table, reading = None, Reading()
+    if words:
+        x, reading = words.read(columns)
+    else:
+        x, table = _side_by_side(columns, where, label, user, features, categories)
+        reading = Reading(columns=tuple(c.name for c in table.columns))
+    y, names = labels(columns[label], f"{where}, column {label!r}")
     people = users(columns[user], f"{where}, column {user!r}") if user else None
-    return Arrays(x, y, user=people, classes=classes, name=where, table=table)
+    reading = replace(reading, names=names, label=label)
+    return Arrays(x, y, user=people, classes=len(names) or None, name=where, table=table, reading=reading)
 
 
 def _side_by_side(
@@ -83,18 +100,18 @@ def _side_by_side(
     return stored({name: columns[name] for name in chosen}, where, categories)
 
 
-def labels(values: Array, where: str) -> tuple[Array, int | None]:
-    """Class numbers as they are; names numbered in their order. And the number of classes, where that is known."""
+def labels(values: Array, where: str) -> tuple[Array, tuple[str, ...]]:
+    """Class numbers as they are; names numbered in their order. And those names, () where there are none."""
     found = _as_numbers(values)
     if found is None:
         _refuse_empty(values, where)
         names, numbered = np.unique(values.astype(str), return_inverse=True)
-        return numbered.astype(np.int64), len(names)
+        return numbered.astype(np.int64), tuple(map(str, names))
     if found.dtype.kind == "f":
         odd = found[(found != np.floor(found)) | (np.abs(found.astype(np.float64)) >= 2.0**63)]  # NaN is odd too
         if len(odd):
             raise InputError(f"{where} holds {odd[0]:g}, but labels are classes: whole numbers from 0, or names.")
-    return found.astype(np.int64), None
+    return found.astype(np.int64), ()
 
 
 def users(values: Array, where: str) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 from fedquilt.core.plain import JSON, Array
 from fedquilt.data.imports.columns import labels, users
 from fedquilt.data.npz import Arrays
+from fedquilt.data.reading import Reading
 from fedquilt.data.sizes import checked_image
 from fedquilt.data.sources.formats.pictures import fitted
 from fedquilt.data.sources.hub import loaded
@@ -104,10 +105,10 @@ def _arrays(parts: list[Any], x: str | None, label: str | None, user: str | None
     if not parts:
         raise InputError("The data set has no rows. Give at least one.")
     found = np.concatenate([_inputs(part[inputs], inputs, size) for part in parts])
-    y, counted = labels(np.concatenate([np.asarray(list(part[target])) for part in parts]), target)
-    names = getattr(kinds[target], "names", None)
+    y, found_names = labels(np.concatenate([np.asarray(list(part[target])) for part in parts]), target)
+    names = tuple(getattr(kinds[target], "names", None) or found_names)
     own = None if user is None else _users(parts, user)
-    return Arrays(found, y, user=own, classes=len(names) if names else counted, name="the data set")
+    return Arrays(found, y, user=own, classes=len(names) or None, name="the data set", reading=Reading(names))
 
 
 def _users(parts: list[Any], user: str) -> Array:

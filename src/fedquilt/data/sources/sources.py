@@ -22,16 +22,20 @@ from fedquilt.data.sources.download import Checked, Report, check, download
 from fedquilt.data.sources.formats.text import Strings
 from fedquilt.data.sources.hub import from_hub
 from fedquilt.data.sources.known import KNOWN
+from fedquilt.data.sources.own import arrays_of_own
 from fedquilt.data.sources.places import FOLDER, data_folder, installed, missing, opened, place
 from fedquilt.errors import InputError
-from fedquilt.own_code import is_reference, own_errors, unpinned
+from fedquilt.own_code import is_reference
 
 
 def read(name: str) -> Arrays:
     """The arrays of a named data set; see :func:`available` for the names.
 
-    Official files are decoded once and mapped from the cache afterwards (:mod:`fedquilt.data.sources.cache`).
+    A name like ``my.py:function`` is that of code of one's own. Official files are decoded once and mapped from the
+    cache afterwards (:mod:`fedquilt.data.sources.cache`).
     """
+    if is_reference(name):
+        return arrays_of_own(name)
     entry = find(name)
     if entry is None:
         path = _own_files().get(name)
@@ -40,7 +44,7 @@ def read(name: str) -> Arrays:
         arrays = arrays_of(load(path), str(path))
         return replace(arrays, classes=_classes(arrays.y, arrays.y_test), name=name, source=str(path))
     arrays = _packaged(entry) if entry.needs else _from_files(entry)
-    arrays = replace(arrays, classes=arrays.classes or entry.classes, name=unpinned(name), ready=arrays.table is None)
+    arrays = replace(arrays, classes=arrays.classes or entry.classes, name=name, ready=arrays.table is None)
     if entry.licence == "not stated":
         return arrays
     return replace(arrays, licence=entry.licence, source=entry.source)
@@ -64,7 +68,7 @@ def find(name: str) -> DatasetEntry | None:
     """What is known of this name: by this package, or by an installed one."""
     if name in KNOWN:
         return KNOWN[name]
-    known = registry.lookup("dataset", name) if is_reference(name) else _from_packages().get(name)
+    known = _from_packages().get(name)
     return None if known is None else _entry_of(known)
 
 
@@ -106,8 +110,7 @@ def _packaged(entry: DatasetEntry) -> Arrays:
     if not installed(entry.needs.partition(".")[0]):
         raise InputError(f"{entry.name} needs the package {entry.needs}. {missing(entry)}")
     assert entry.read is not None
-    with own_errors(f"The data {unpinned(entry.name)!r}"):
-        return call(entry.read, what=unpinned(entry.name))
+    return call(entry.read, what=entry.name)
 
 
 def _from_files(entry: DatasetEntry) -> Arrays:

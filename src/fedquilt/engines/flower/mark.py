@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from fedquilt.core.locks import lock
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Mark:
     def set(self, number: str) -> Iterator[None]:
         """Hold the mark while working; waits for another process that holds it."""
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self.file.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with self.file.open("a", encoding="utf-8") as file:
+            lock(file, wait=True)
             file.truncate(0)
             file.write(number)
             file.flush()
@@ -29,11 +30,7 @@ class Mark:
     def shows(self, number: str) -> bool:
         """Whether some process works on this batch of jobs now."""
         try:
-            with self.file.open() as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except OSError:
-                    return file.read() == number
+            with self.file.open(encoding="utf-8") as file:
+                return not lock(file, shared=True) and file.read() == number
         except FileNotFoundError:
             return False
-        return False

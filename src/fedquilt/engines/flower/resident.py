@@ -30,7 +30,7 @@ PLACE = "socket"  # the file of the state folder that says where the socket is; 
 def ask(folder: Path, kind: str, frames: Frames) -> Frames | None:
     """What the resident of a site answers; None if there is none."""
     try:
-        where = (folder / PLACE).read_text()
+        where = (folder / PLACE).read_text(encoding="utf-8")
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(where)
             _send(connection, kind, frames)
@@ -98,7 +98,7 @@ def stay(folder: Path, answer: Answer, parent: int) -> None:
             server.answer = answer  # type: ignore[attr-defined]
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True).start()
             note = folder / f"{PLACE}.part"
-            note.write_text(where)
+            note.write_text(where, encoding="utf-8")
             note.replace(folder / PLACE)
             while os.getppid() == parent:
                 time.sleep(0.5)

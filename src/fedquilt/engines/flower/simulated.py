@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedquilt import own_code
 from fedquilt.core.describe import build, find
+from fedquilt.core.lazy import LazyColumn, built, told
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.jobs import frame_at, read
 from fedquilt.engines.worker import Begin, JobFailed, WorkerJob, answer
@@ -26,7 +27,7 @@ from fedquilt.records.record import pack, record, unpack
 from fedquilt.rounds.client import ClientSide, Evaluation, Task, one_thread
 
 Arrays = dict[str, NDArray[np.uint8]]  # the bytes of each tensor
-Shapes = dict[str, tuple[list[int], Tensor]]  # of each its shape, and an empty one of its type
+Shapes = dict[str, Any]  # of each its shape, and an empty one of its type; or how its rows are read
 _kept: dict[str, Any] = {}  # of this process: the side that it serves, and what that was made of
 
 
@@ -86,6 +87,9 @@ def flat_arrays(tensors: Mapping[str, Tensor]) -> tuple[Arrays, Shapes]:
     arrays: Arrays = {}
     index: Shapes = {}
     for name, tensor in tensors.items():
+        if isinstance(tensor, LazyColumn):
+            index[name] = told(tensor)
+            continue
         index[name] = (list(tensor.shape), tensor.new_empty(0))
         whole = tensor.detach().cpu().contiguous().reshape(-1)
         arrays[name] = whole.view(torch.uint8).numpy() if whole.numel() else whole.new_empty(0).numpy()
@@ -95,10 +99,14 @@ def flat_arrays(tensors: Mapping[str, Tensor]) -> tuple[Arrays, Shapes]:
 def tensors_of(arrays: Arrays, index: Shapes) -> dict[str, Tensor]:
     """The tensors again, without a copy. The memory is everybody's and read-only; nobody writes to a client's
     samples."""
-    found = {}
+    found: dict[str, Tensor] = {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writ", category=UserWarning)
-        for name, (shape, kind) in index.items():
+        for name, entry in index.items():
+            if isinstance(entry, dict):
+                found[name] = built(entry)
+                continue
+            shape, kind = entry
             count = int(torch.Size(shape).numel())
             found[name] = (torch.frombuffer(arrays[name], dtype=kind.dtype) if count else kind).view(shape)
     return found

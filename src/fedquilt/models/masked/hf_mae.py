@@ -77,7 +77,7 @@ class ViTMAE(nn.Module):
         """[B, D] float32: the mean of the patch tokens, of all patches or of those that the noise leaves visible."""
         if noise is not None:
             return pooled(self._encode(images, noise).last_hidden_state)
-        in_order = torch.arange(self.patches, device=images.device).float().expand(len(images), -1)
+        in_order = torch.arange(self.patches, device=images.device).float().expand(images.shape[0], -1)
         with self._hiding(0.0):
             return pooled(self._encode(images, in_order).last_hidden_state)
 

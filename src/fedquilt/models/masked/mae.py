@@ -126,7 +126,7 @@ class MaskedAutoencoder(nn.Module):
         tokens = self.patch_embed(patches.to(self.patch_embed.weight.dtype)) + positions[1:]
         if kept is not None:
             tokens = tokens.gather(1, kept[..., None].expand(-1, -1, tokens.shape[2]))
-        first = (self.cls_token + positions[:1]).expand(len(tokens), -1, -1)
+        first = (self.cls_token + positions[:1]).expand(tokens.shape[0], -1, -1)
         tokens = torch.cat([first, tokens], dim=1)
         for block in self.blocks:
             tokens = block(tokens)
@@ -157,7 +157,7 @@ class _Decoder(nn.Module):
 
     def forward(self, tokens: Tensor, back: Tensor) -> Tensor:
         tokens = self.embed(tokens)
-        rows, patches, width = len(tokens), back.shape[1], tokens.shape[2]
+        rows, patches, width = tokens.shape[0], back.shape[1], tokens.shape[2]
         guesses = self.mask_token.expand(rows, patches + 1 - tokens.shape[1], -1)
         placed = torch.cat([tokens[:, 1:], guesses], dim=1).gather(1, back[..., None].expand(-1, -1, width))
         tokens = torch.cat([tokens[:, :1], placed], dim=1) + self.positions.table

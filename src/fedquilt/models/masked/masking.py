@@ -82,7 +82,7 @@ def mask_of(noise: Tensor, ratio: float) -> Mask:
 def fixed_noise(images: Tensor, patches: int) -> Tensor:
     """Noise that is the same for every image, for passes whose mask does not matter."""
     row = torch.rand(patches, generator=Seed(0).fold("mask").torch(), device="cpu").to(images.device)
-    return row.expand(len(images), -1)
+    return row.expand(images.shape[0], -1)
 
 
 def check_noise(noise: Tensor, images: Tensor, patches: int) -> None:

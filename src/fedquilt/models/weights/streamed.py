@@ -216,7 +216,9 @@ class CheckpointWriter:
                 shutil.copyfile(file, self.part / file.name)
         if len(self.like.files) > 1 and is_torch_file(self.like.files[0]):
             shards = {name: _written_as(entry.file) for name, entry in self.like.entries.items()}
-            (self.part / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": shards}, indent=1))
+            (self.part / INDEX).write_text(
+                json.dumps({"metadata": {}, "weight_map": shards}, indent=1), encoding="utf-8"
+            )
 
     def abandon(self) -> None:
         """Leave nothing behind."""

@@ -131,7 +131,7 @@ def _sure_rows(found: Gathered, view: RunView, columns: Sequence[Row]) -> list[R
     """The clients of a run whose accuracy has an interval."""
     at = _round(view)
     tests = view.tests_at(at) if at is not None else []
-    whose = {"method": view.label, "place": found.places[view.label]}
+    whose = {"method": view.display, "place": found.places[view.display]}
     return [
         cells(columns, row) | whose | {"client": str(row["client"])}
         for row in tests
@@ -173,7 +173,7 @@ def _map(view: RunView, m: Metric, share: float, found: Gathered) -> Row:
     columns = thinned(range(len(scored.rounds)), max(2, int(share * len(scored.rounds))))
     rows = thinned(range(len(scored.clients)), max(2, int(share * len(scored.clients))))
     values = scored.values[m.id][np.ix_(rows, columns)]
-    keys = {"method": view.label, "seed": str(view.seed), "measure": m.name}
+    keys = {"method": view.display, "seed": str(view.seed), "measure": m.name}
     return {
         "keys": keys,
         "x": [str(scored.rounds[i]) for i in columns],
@@ -238,7 +238,8 @@ def series_of(found: Gathered, points: Callable[[RunView], Row | None]) -> list[
 
 def level_of(found: Gathered) -> dict[str, float]:
     """The accuracy of the majority class, where it is known."""
-    return {"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {}
+    means = [float(np.mean(list(known.values()))) for known in found.constant.values() if known]
+    return {"accuracy": float(np.mean(means))} if means else {}
 
 
 def _lines(found: Gathered, series: list[Row]) -> Block:

@@ -36,17 +36,17 @@ def clusters(found: Gathered) -> Panel | None:
         try:
             result, written = clusters_in(view.folder)
         except (FedquiltError, KeyError, ValueError) as error:
-            notes.append(f"{view.label}, seed {view.seed}: the clusters cannot be read ({error}).")
+            notes.append(f"{view.display}, seed {view.seed}: the clusters cannot be read ({error}).")
             continue
-        keys = {"method": view.label, "seed": str(view.seed)}
+        keys = {"method": view.display, "seed": str(view.seed)}
         log = view.rows(LOG)
         if tree := _tree(result):
             trees.append({"keys": keys, **tree})
         if log:
             rivers.append({"keys": keys, **_river(log, found)})
-            placed.append(f"{view.label}, seed {view.seed}: {placed_words(log[-1])}{_agreed(log[-1])}.")
+            placed.append(f"{view.display}, seed {view.seed}: {placed_words(log[-1])}{_agreed(log[-1])}.")
         rows += _lines(view, result, log, found)
-        notes += [f"{view.label}, seed {view.seed}: {w}" for w in written["warnings"]]
+        notes += [f"{view.display}, seed {view.seed}: {w}" for w in written["warnings"]]
     if not rows and not notes:
         return None
     blocks = [*_lead(notes, placed, trees, rivers), table("clusters", COLUMNS, rows, filter=True)]

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedquilt.analysis.continual import FILE, NAMES, NUMBERS
 from fedquilt.core.plain import Row
+from fedquilt.registry import shown_as
 from fedquilt.report.blocks import RUN, Block, Panel, chart, column, numbers, picture, table
 from fedquilt.report.gather import Gathered
 from fedquilt.report.panels.clients import MOST, series_of, thinned
@@ -28,7 +29,7 @@ def tails(found: Gathered) -> Panel | None:
         for where, modes in (("common test set", scored.get("global", {})), ("clients, own samples", _plain(scored))):
             rows += [{**found.named(view), "where": where, "mode": mode, **_tiers(one)} for mode, one in modes.items()]
         if scored.get("global"):
-            lines.append({"keys": {"method": view.label, "seed": str(view.seed)}, "bars": _by_class(scored)})
+            lines.append({"keys": {"method": view.display, "seed": str(view.seed)}, "bars": _by_class(scored)})
     if not rows:
         return None
     columns = (
@@ -96,9 +97,14 @@ def leakage(found: Gathered) -> Panel | None:
         "Methods",
         "leakage",
         "Leakage",
-        [table("leakage", columns, audit["rows"], filter=True)],
+        [table("leakage", columns, [_named(row) for row in audit["rows"]], filter=True)],
         "What attacks on uploads found; see the page on the audit.",
     )
+
+
+def _named(row: Row) -> Row:
+    """A line of an audit, its method by the name that people read."""
+    return {**row, "method": shown_as("method", str(row["method"]))} if "method" in row else row
 
 
 BANK = {
@@ -127,7 +133,7 @@ def forgetting(found: Gathered) -> Panel | None:
             rows.append({**found.named(view), "measure": NAMES[name], **{n: one[n] for n in NUMBERS}})
             matrices.append(
                 {
-                    "keys": {"measure": NAMES[name], "method": view.label, "seed": str(view.seed)},
+                    "keys": {"measure": NAMES[name], "method": view.display, "seed": str(view.seed)},
                     "name": NAMES[name],
                     "x": [str(task) for task in told["tasks"]],
                     "y": ["start", *(f"round {r}" for r in told["rounds"])],
@@ -136,8 +142,8 @@ def forgetting(found: Gathered) -> Panel | None:
                     "groups": None,
                 }
             )
-        if told and view.label not in shown:
-            shown.add(view.label)
+        if told and view.display not in shown:
+            shown.add(view.display)
             pictures += _pictures(view)
     if not rows:
         return None
@@ -210,5 +216,5 @@ def _pictures(view: RunView) -> list[Block]:
         path: Path = view.folder / "continual" / f"{name}.png"
         if path.is_file() and path.stat().st_size <= LARGEST:
             source = "data:image/png;base64," + b64encode(path.read_bytes()).decode()
-            blocks.append(picture(f"{name}-{view.seed}", f"{title}: {view.label}, seed {view.seed}", source))
+            blocks.append(picture(f"{name}-{view.seed}", f"{title}: {view.display}, seed {view.seed}", source))
     return blocks

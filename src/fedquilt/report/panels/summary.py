@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.registry import shown_as
 from fedquilt.report.blocks import Block, Panel, column, facts, only, table, text, used
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.beside import apart
-from fedquilt.results.tables import FRAME, OWN, score_columns
+from fedquilt.results.tables import FRAME, OWN, names, score_columns
 from fedquilt.storage.finished import chosen
 
 TAB = "Summary"
@@ -29,26 +30,26 @@ def headline(found: Gathered) -> Panel | None:
     if summary:
         blocks.append(facts(*_cards(found, summary)))
     for method, line in (summary or {}).get("modes", {}).items():
-        blocks.append(text(f"{method}: {line}"))
+        blocks.append(text(f"{names(found.summary or {})[method]}: {line}"))
     blocks += [text(warning, tone="warning") for warning in _warnings(found)]
     return Panel(TAB, "headline", "In short", blocks)
 
 
 def _warnings(found: Gathered) -> Iterator[str]:
     """Runs that are not finished, doubts, damaged logs, and runs that failed."""
-    open_runs = [f"{v.label}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
+    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
     if open_runs:
         more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
         told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
         yield told + "Methods with an unfinished run are left out of tables and tests."
     for method, doubt in (found.summary or {}).get("doubts", {}).items():
-        yield f"{method}: {doubt}"
+        yield f"{names(found.summary or {})[method]}: {doubt}"
     for view in found.views:
         if view.missing:
-            named = f"{view.label}, seed {view.seed}: parts of its logs are missing or damaged. "
+            named = f"{view.display}, seed {view.seed}: parts of its logs are missing or damaged. "
             yield named + "; ".join(view.missing) + ". What is left is shown."
     for run in found.failed:
-        yield f"{run['method']}, seed {run['seed']} failed: {run['reason']}"
+        yield f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}"
 
 
 def sentences(summary: Mapping[str, JSON]) -> list[str]:
@@ -56,17 +57,17 @@ def sentences(summary: Mapping[str, JSON]) -> list[str]:
     won, rows = summary["winner"], {row["method"]: row for row in summary["rows"]}
     if won is None:
         return ["Only centralised training is finished; it is the frame of a table and cannot win."]
-    best, measure = rows[won["method"]], summary["measure"]
+    best, measure, shown = rows[won["method"]], summary["measure"], names(summary)
     kind = "test accuracy" if measure == "accuracy" else "accuracy on the common test set"
     reached = _percent(best[measure], best[f"{measure}_half_95"])
     if not won["versus"]:
-        said = [f"{best['method']} reaches a {kind} of {reached}."]
+        said = [f"{best['display']} reaches a {kind} of {reached}."]
     else:
         second = max(won["versus"], key=lambda name: rows[name][measure])
         said = [
-            f"{best['method']} has the highest {kind}: {reached}.",
-            apart(won),
-            _next(second, won["versus"][second]),
+            f"{best['display']} has the highest {kind}: {reached}.",
+            apart(won, shown),
+            _next(shown[second], won["versus"][second]),
         ]
     if not math.isnan(summary["majority_class"]):
         gap = 100 * (best[measure] - summary["majority_class"])
@@ -88,11 +89,12 @@ def _next(method: str, pair: Mapping[str, JSON]) -> str:
     )
 
 
-def _best(found: Gathered, method: str, won: Mapping[str, JSON] | None) -> tuple[str, str, str]:
+def _best(found: Gathered, best: Row, summary: Mapping[str, JSON]) -> tuple[str, str, str]:
     """The card of the best method, or of those that cannot be told apart from it."""
+    method, won, shown = best["display"], summary["winner"], names(summary)
     if not found.comparison or not won or not won["versus"]:
         return ("method", method, "the only one")
-    if tied := won["tied"]:
+    if tied := [shown[name] for name in won["tied"]]:
         few = ", ".join([method, *tied][:4]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
         return (f"best {1 + len(tied)}, not told apart", few, "the highest mean first")
     return ("best method", method, "significantly above every other")
@@ -107,7 +109,7 @@ def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str,
     kind = "test accuracy" if measure == "accuracy" else "common test set"
     half = best[f"{measure}_half_95"]
     sure = "one seed: no interval" if seeds == 1 else f"± {100 * half:.1f} over {seeds} seeds (95 % t-interval)"
-    cards = [_best(found, best["method"], won), (kind, _percent(best[measure]), sure)]
+    cards = [_best(found, best, summary), (kind, _percent(best[measure]), sure)]
     if best["worst10"] is not None:
         half = best["worst10_both_half_95"]
         sure = "" if half is None else f"± {100 * half:.1f} over seeds and test samples; "
@@ -242,7 +244,9 @@ def _frame(summary: Mapping[str, JSON]) -> list[Row]:
         )
     present = {row["kind"] for row in summary["rows"]}
     return rows + [
-        {"method": f"{kind} (not run)", "frame": True, "absent": True} for kind in FRAME if kind not in present
+        {"method": f"{shown_as('method', kind)} (not run)", "frame": True, "absent": True}
+        for kind in FRAME
+        if kind not in present
     ]
 
 
@@ -278,7 +282,8 @@ def _compared(found: Gathered, summary: Mapping[str, JSON]) -> list[Row]:
     kept, rows = {*named, "frame"}, _frame(summary)
     for row in sorted(summary["rows"], key=lambda row: not row["frame"]):
         whole = {**row, "megabytes": row["megabytes_up"] + row["megabytes_down"], "bootstrap": row["accuracy"]}
-        rows.append(only(kept, whole) | {"place": found.places[row["method"]], "best": row["method"] in top})
+        name = row["display"]
+        rows.append(only(kept, whole) | {"method": name, "place": found.places[name], "best": row["method"] in top})
     return rows
 
 
@@ -288,17 +293,18 @@ def tests(found: Gathered) -> Panel | None:
     won = summary.get("winner")
     if not won or not won["versus"]:
         return None
+    shown = names(summary)
     rows = [
         {
-            "method": n,
-            "place": found.places[n],
+            "method": shown[n],
+            "place": found.places[shown[n]],
             **p,
             "seeds_told": f"{p['seeds_better']} / {p['seeds']}",
             "verdict": "significantly lower" if p["significant"] else "not told apart",
         }
         for n, p in won["versus"].items()
     ]
-    name = column("method", f"{won['method']} against")
+    name = column("method", f"{shown[won['method']]} against")
     columns = (
         name,
         column("verdict", "verdict", help="p below 0.05, and all of two or more seeds agree"),

@@ -37,7 +37,9 @@ def best_point(found: Gathered) -> Panel | None:
         left = found.sweep["total"] - len(done)
         blocks.append(text(f"{left} points are not finished; 'fedquilt sweep' goes on with them.", tone="warning"))
     for run in found.failed:
-        blocks.append(text(f"{run['method']}, seed {run['seed']} failed: {run['reason']}", tone="warning"))
+        blocks.append(
+            text(f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}", tone="warning")
+        )
     return Panel(TAB, "best", "In short", blocks)
 
 

@@ -58,9 +58,10 @@ def winner(
     return {"method": best, "versus": found, "tied": tied}
 
 
-def apart(won: Mapping[str, JSON]) -> str:
-    """Which methods cannot be told apart from the highest one, in a sentence."""
-    others, tied = len(won["versus"]), won["tied"]
+def apart(won: Mapping[str, JSON], shown: Mapping[str, str]) -> str:
+    """Which methods cannot be told apart from the highest one, in a sentence; ``shown`` is what people read for
+    each."""
+    others, tied = len(won["versus"]), [shown[name] for name in won["tied"]]
     if next(iter(won["versus"].values()))["seeds"] < 2:
         return "One seed cannot tell methods apart: any of them may be the best."
     if not tied:

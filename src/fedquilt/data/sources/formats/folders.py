@@ -13,6 +13,7 @@ import numpy as np
 
 from fedquilt.core.plain import Array
 from fedquilt.data.npz import Arrays
+from fedquilt.data.reading import Reading
 from fedquilt.data.sources.formats.files import AGAIN, locate, text
 from fedquilt.data.sources.formats.pictures import ENDINGS, decoded
 from fedquilt.errors import InputError
@@ -50,7 +51,7 @@ def dtd(folder: Path, size: int = 64) -> Arrays:
         paths = [locate(folder, f"labels/{name}.txt") for name in lists]
         lines = [(path, line.strip()) for path in paths for line in text(path).splitlines() if line.strip()]
         parts.append(loaded([(images / line, _number(path, line, names)) for path, line in lines], size))
-    return Arrays(*parts[0], *parts[1], classes=len(names))
+    return Arrays(*parts[0], *parts[1], classes=len(names), reading=Reading(tuple(names)))
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -85,7 +86,7 @@ def class_files(root: Path, names: Iterable[str]) -> list[tuple[Path, int]]:
 
 def _classes(root: Path, size: int) -> Arrays:
     names = _names(root)
-    return Arrays(*loaded(class_files(root, names), size), classes=len(names))
+    return Arrays(*loaded(class_files(root, names), size), classes=len(names), reading=Reading(tuple(names)))
 
 
 def _names(root: Path) -> list[str]:

@@ -26,8 +26,7 @@ def decoded(paths: Sequence[Path], size: int) -> Array:
 
     Threads decode at the same time (Pillow lets go of the interpreter meanwhile); the order is that of the paths.
     """
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InputError(f"size must be a whole number of pixels, got {size!r}. Try 64.")
+    check_size(size)
     check_bytes(3 * size * size * len(paths), f"{len(paths)} images of size {size}")
     try:
         images = np.empty((len(paths), 3, size, size), np.uint8)
@@ -35,7 +34,7 @@ def decoded(paths: Sequence[Path], size: int) -> Array:
         raise InputError(f"{len(paths)} images of size {size} need more memory than there is. Try 64.") from error
 
     def one(place: int) -> None:
-        images[place] = _image(paths[place], size)
+        images[place] = decoded_one(paths[place], size)
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for _ in pool.map(one, range(len(paths))):
@@ -51,7 +50,14 @@ def fitted(image: Image.Image, size: int) -> Array:
     return np.asarray(fit).transpose(2, 0, 1)
 
 
-def _image(path: Path, size: int) -> Array:
+def check_size(size: object) -> None:
+    """Raise unless images can be brought to this size."""
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InputError(f"size must be a whole number of pixels, got {size!r}. Try 64.")
+
+
+def decoded_one(path: Path, size: int) -> Array:
+    """One of these images."""
     from PIL import Image
 
     try:

@@ -16,6 +16,7 @@ import numpy as np
 from fedquilt.core.memory import check_bytes
 from fedquilt.core.plain import Array
 from fedquilt.data.npz import Arrays
+from fedquilt.data.reading import Reading
 from fedquilt.data.sources.formats.files import AGAIN, locate, table
 from fedquilt.errors import InputError
 
@@ -45,7 +46,8 @@ def ag_news(folder: Path, size: int = 25_000, length: int = 128) -> Arrays:
     found = strings(folder)
     words = vocabulary(found.texts, size)
     x, x_test = (encoded(texts, words, length) for texts in (found.texts, found.texts_test))
-    return Arrays(x, found.y, x_test, found.y_test, classes=4)
+    reading = Reading(words=tuple(words), length=length)
+    return Arrays(x, found.y, x_test, found.y_test, classes=4, reading=reading)
 
 
 def strings(folder: Path) -> Strings:

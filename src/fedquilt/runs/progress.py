@@ -1,4 +1,4 @@
-"""How far a run is, in the terminal: bars that live, or plain lines where nobody watches a screen."""
+"""How far a run is: bars that live in a terminal or below a notebook's cell, or plain lines where nobody watches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from rich.errors import LiveError
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Column
@@ -15,11 +16,12 @@ from rich.text import Text
 
 from fedquilt.core.plain import JSON
 from fedquilt.results.statistics.targets import MEGABYTE
+from fedquilt.runs.notebook import NotebookLines, display_here
 from fedquilt.terminal import console as console
 from fedquilt.terminal import say
 
 if TYPE_CHECKING:
-    from fedquilt.studies.player import PlannedRun
+    from fedquilt.config.config import Config
 
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 SCORED = (
@@ -109,7 +111,7 @@ class Bar:
 
 
 def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
-    """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores.
+    """The last scores, what was sent so far, and how many replies were dropped; nothing before the first scores.
 
     Where test scores are withheld, or clients have no test samples, the accuracy is the next one there is, by name.
     """
@@ -124,7 +126,7 @@ def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
     if totals:
         shown.append(f"{(totals['bytes_up'] + totals['bytes_down']) / MEGABYTE:.1f} MB")
         if totals["quarantined"]:
-            shown.append(f"{totals['quarantined']} left out")
+            shown.append(f"{totals['quarantined']} dropped")
     return ", ".join(shown)
 
 
@@ -136,13 +138,19 @@ class _Numbers(ProgressColumn):
         return Text.assemble(task.fields["numbers"], " ", (task.fields["phase"], "dim"), no_wrap=True)
 
 
-class Progress:
-    """A live view in a terminal, a line every few seconds elsewhere, nothing when quiet."""
+def progress_of(asked: bool | None) -> Progress:
+    """What a script shows: None shows progress in a notebook or a terminal, and nothing where nobody watches."""
+    display = None if asked is False else display_here()
+    return Progress(asked is False or (asked is None and not on_screen()), display)
 
-    def __init__(self, quiet: bool = False) -> None:
+
+class Progress:
+    """A live view in a terminal or a notebook, a line every few seconds elsewhere, nothing when quiet."""
+
+    def __init__(self, quiet: bool = False, display: Callable[..., Any] | None = None) -> None:
         self.quiet = quiet
-        self.live: RichProgress | None = None
-        if not quiet and on_screen():
+        self.live: RichProgress | NotebookLines | None = None if display is None else NotebookLines(display)
+        if self.live is None and not quiet and on_screen():
             wide = 20 if console.width >= 110 else 8
             rest = Column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - wide - 36))
             columns = [
@@ -157,7 +165,10 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self.live is not None:
-            self.live.start()
+            try:
+                self.live.start()
+            except LiveError:  # in the loop of another run, whose bar has the screen
+                self.live, self.quiet = None, True
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -178,12 +189,111 @@ class Progress:
         """For so many runs."""
         return ProgressLines(self, rounds, count)
 
+    @contextmanager
+    def whole(self, title: str) -> Iterator[Callable[[int, int], OneLine]]:
+        """One line for all runs of a study; what is given makes it of their rounds and number."""
+        made: list[OneLine] = []
+
+        def begun(rounds: int, count: int) -> OneLine:
+            made.append(OneLine(self, title, rounds, count))
+            return made[-1]
+
+        try:
+            yield begun
+        finally:
+            for line in made:
+                line.end()
+
     def note(self, text: str) -> None:
         """Something worth saying above the progress."""
+        self.tell(f"note: {text}")
+
+    def tell(self, text: str) -> None:
+        """A line above the progress, that stays."""
         if self.live is not None:
-            say(f"note: {text}", screen=self.live.console)
+            say(text, screen=self.live.console)
         elif not self.quiet:
-            say(f"note: {text}")
+            say(text)
+
+
+class OneLine:
+    """A line for all runs together, that goes when they are done."""
+
+    def __init__(self, owner: Progress, title: str, rounds: int, count: int) -> None:
+        self._owner, self._title, self._rounds, self._left, self._over = owner, title, rounds, count, 0
+        self._task = None
+        if owner.live is not None:
+            self._task = owner.live.add_task(title, total=rounds * count, numbers="", phase="")
+            owner.draw(now=True)
+        else:
+            owner.tell(f"{title} ({count} runs)")
+        self._playing: list[OneRun] = []
+
+    def kept(self) -> None:
+        """One of them was finished before."""
+        self._left, self._over = self._left - 1, self._over + self._rounds
+        self.moved()
+
+    @contextmanager
+    def playing(self, cell: PlannedRun) -> Iterator[OneRun]:
+        """One of them is played."""
+        run = OneRun(self, f"{cell.display} seed {cell.config.seed}")
+        self._playing.append(run)
+        try:
+            yield run
+        finally:
+            self._playing.remove(run)
+            self.kept()
+
+    def moved(self) -> None:
+        """Bring the line up to date."""
+        if self._owner.live is not None and self._task is not None:
+            done = self._over + sum(run.done for run in self._playing)
+            phase = ", ".join(run.title for run in self._playing) if self._left else "tables and pictures"
+            self._owner.live.update(self._task, completed=done, phase=phase)
+            self._owner.draw(now=not self._left)
+
+    def say(self, text: str) -> None:
+        """Something worth knowing, above the line."""
+        self._owner.note(text)
+
+    def end(self) -> None:
+        """It is done: its line goes."""
+        if self._owner.live is not None and self._task is not None:
+            self._owner.live.remove_task(self._task)
+
+
+class OneRun:
+    """One run of those in a line."""
+
+    def __init__(self, line: OneLine, title: str) -> None:
+        self._line, self.title, self.done = line, title, 0
+
+    def step(self, round: int, phase: str, done: int, of: int) -> None:
+        """So many clients of a phase of a round are done: too little to tell."""
+
+    def round(self, done: int, metrics: Mapping[str, JSON], totals: Mapping[str, JSON] | None = None) -> None:
+        """So many rounds are done."""
+        self.done = done
+        self._line.moved()
+
+    def say(self, text: str) -> None:
+        """Something worth knowing."""
+        self._line.say(f"{self.title}: {text}")
+
+
+class Planned(Protocol):
+    """One run of several."""
+
+    @property
+    def display(self) -> str:
+        """What people read for its method."""
+        ...
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+        ...
 
 
 class ProgressLines:
@@ -200,9 +310,9 @@ class ProgressLines:
         self._moved()
 
     @contextmanager
-    def playing(self, cell: PlannedRun) -> Iterator[Bar]:
+    def playing(self, cell: Planned) -> Iterator[Bar]:
         """One of them is played."""
-        bar = self._owner.bar(f"{cell.label} seed {cell.config.seed}", self._rounds, self._moved)
+        bar = self._owner.bar(f"{cell.display} seed {cell.config.seed}", self._rounds, self._moved)
         self._playing.append(bar)
         try:
             yield bar

@@ -1,0 +1,100 @@
+"""The command that begins a project. Heavy libraries are imported when it is used, never for --help."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedquilt.commands.options import AsJson, echo
+from fedquilt.errors import InputError
+
+
+def new(
+    folder: Annotated[Path, typer.Argument(help="The folder to make; its name is the project's.", metavar="PROJECT")],
+    data: Annotated[
+        Literal["digits", "csv", "images"],
+        typer.Option(help="8 x 8 digits by name, a table, or a folder of images: real ones, to be replaced by yours."),
+    ] = "digits",
+    as_json: AsJson = False,
+) -> None:
+    """Make a folder with a recipe, a model and a method of your own in it, ready to run and to be changed.
+
+    Example: [bold]fedquilt new my-project[/bold] or [bold]fedquilt new clinics --data csv[/bold]
+    """
+    files = begin(folder, data)
+    if as_json:
+        echo({"folder": str(folder), "files": files})
+    else:
+        typer.echo(f"Made {folder}: {', '.join(files)}\n\n  cd {folder}\n  fedquilt run recipe.toml")
+
+
+def begin(folder: Path, data: str = "digits") -> list[str]:
+    """Make the folder of a project; what is in it."""
+    from fedquilt.config.recipes import shipped
+    from fedquilt.storage.files import storage
+
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-._")[:100]
+    if not name:
+        raise InputError(f"'{folder}' gives no name for a project. Take one of letters and digits.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"'{folder}' is there already, and not empty. Take another name.")
+    kind = _DATA[data]
+    words = {"PROJECT": name, "SETTINGS": kind.settings, "MyCNN": kind.model}
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for template in shipped("project", "examples/project").glob("*.*"):
+            text = template.read_text(encoding="utf-8")
+            if template.suffix != ".py":
+                text = re.sub("|".join(words), lambda found: words[found[0]], text)
+            (folder / template.name).write_text(text, encoding="utf-8")
+        if kind.write is not None:
+            kind.write(folder)
+    return sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
+
+
+def _table(folder: Path) -> None:
+    """Measurements of 569 patients, below a header."""
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    header = [str(name).replace(" ", "_") for name in found.feature_names]
+    with (folder / "data.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*header, "label"])
+        writer.writerows(
+            [*row, found.target_names[y]] for row, y in zip(found.data.tolist(), found.target, strict=True)
+        )
+
+
+def _images(folder: Path) -> None:
+    """The first 500 digits, in a folder for each class."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    for number, (pixels, y) in enumerate(zip(found.images[:500], found.target, strict=False)):
+        place = folder / "images" / str(y)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((pixels * 255 / 16).astype("uint8")).save(place / f"{number:03d}.png")
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a recipe says of its data, which network fits them, and what writes them into the project."""
+
+    settings: str
+    model: str
+    write: Callable[[Path], None] | None = None
+
+
+_DATA = {
+    "digits": _Data('source = "digits" # or a path of yours: see README.md', "MyCNN"),
+    "csv": _Data('path = "data.csv" # yours in its place\nlabel = "label" # the column to predict', "MyMLP", _table),
+    "images": _Data('path = "images" # a folder for each class\nsize = 8 # pixels of each side', "MyCNN", _images),
+}

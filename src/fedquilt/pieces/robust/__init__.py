@@ -1,0 +1,24 @@
+"""Aggregators for cohorts in which some clients lie.
+
+Every rule counts clients by their samples where that is defined, and all the same with ``by_samples=False``.
+"""
+
+from fedquilt.pieces.robust.before import arc, bucketing, nearest_mixing
+from fedquilt.pieces.robust.by_coordinate import bulyan, coordinate_median, meamed, trimmed_mean
+from fedquilt.pieces.robust.by_reply import centred_clip, clip_norm, fltrust, geometric_median, krum, multi_krum
+
+__all__ = [
+    "arc",
+    "bucketing",
+    "bulyan",
+    "centred_clip",
+    "clip_norm",
+    "coordinate_median",
+    "fltrust",
+    "geometric_median",
+    "krum",
+    "meamed",
+    "multi_krum",
+    "nearest_mixing",
+    "trimmed_mean",
+]

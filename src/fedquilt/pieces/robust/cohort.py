@@ -1,0 +1,237 @@
+"""What is done to the replies of one exchange before the server takes them: attackers of a simulation, and checks.
+
+Both need all replies of the cohort at once, which are held until then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import NormalDist, median
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedquilt.core.exchange import Reply
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId
+from fedquilt.errors import InputError
+from fedquilt.pieces.robust.attacks import Attack, moved
+from fedquilt.pieces.robust.vectors import Vectors
+
+_FEWEST = 4  # replies that tell what is usual
+_DRAWN = 100  # replies up to which the limit is drawn; of more, it grows as that of normal numbers with known deviation
+_MAD = 1.4826  # times the median of distances from the median is a normal deviation
+
+
+@dataclass(frozen=True)
+class Attackers:
+    """Malicious clients of a simulation.
+
+    Args:
+        attack: What they send; see :mod:`fedquilt.pieces.robust.attacks`.
+        clients: A share of all clients, who are drawn by the run's seed, or their ids.
+
+    Example:
+        >>> from fedquilt.pieces.robust.attacks import sign_flip
+        >>> attackers = Attackers(sign_flip(factor=10.0), clients=0.2)
+    """
+
+    attack: Attack
+    clients: float | tuple[ClientId, ...] = 0.2
+
+    def __post_init__(self) -> None:
+        if isinstance(self.clients, float) and not 0 < self.clients < 1:
+            raise InputError(f"attack: clients is a share in (0, 1), or a list of clients, got {self.clients}.")
+
+    def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
+        """The replies of an exchange, with what the attackers among all clients send; ``seed`` is the exchange's."""
+        return self._forge(replies, self.among(ids, run), seed)
+
+    def among(self, ids: Sequence[ClientId], seed: Seed) -> frozenset[ClientId]:
+        """Who lies, the same all through a run."""
+        if not isinstance(self.clients, float):
+            unknown = [c for c in self.clients if c not in set(ids)]
+            if unknown:
+                raise InputError(f"attack: no client is called {unknown[0]!r} (known: {list(ids)[:10]}).")
+            return frozenset(self.clients)
+        count = max(1, round(self.clients * len(ids)))
+        chosen = seed.fold("attackers").numpy().choice(len(ids), size=count, replace=False)
+        return frozenset(ids[i] for i in chosen)
+
+    def _forge(self, replies: Sequence[Reply], attackers: frozenset[ClientId], seed: Seed) -> list[Reply]:
+        """Uploads without ``delta`` stay as they are."""
+        false = [r for r in replies if r.client in attackers and hasattr(r.upload, "delta")]
+        honest = [r.upload.delta for r in replies if r.client not in attackers and hasattr(r.upload, "delta")]
+        if not false or not honest:
+            return list(replies)
+        forged = self.attack([r.upload.delta for r in false], honest, seed)
+        sent = {r.client: replace(r.upload, delta=lie) for r, lie in zip(false, forged, strict=True)}
+        return [replace(r, upload=sent[r.client]) if r.client in sent else r for r in replies]
+
+
+@dataclass(frozen=True)
+class CohortChecks:
+    """Leave out replies that stand out from their cohort, before any aggregator sees them; bound what one weighs.
+
+    A change stands out by its length, or by its direction. Lengths are compared by their logarithms, directions by the
+    mean cosine with the others: both by how many deviations they are from the cohort's median, where a deviation is
+    estimated by the median distance from it. The limit is such that, were honest lengths log-normal and honest cosines
+    normal, a round of honest clients would lose a reply with probability ``false_alarms`` at most; it is found by
+    drawing such rounds, because so few distances estimate a deviation badly. Directions that are too odd are left out,
+    lengths that are too long; short changes do no harm.
+
+    Where honest clients really differ, directions tell little: a client with a class of its own stands out as an
+    attacker does. Turn ``direction`` off there.
+
+    Args:
+        false_alarms: The probability with which a round of honest clients loses a reply.
+        length, direction: What is looked at.
+        most_share: Whose samples are more than this share of the cohort's count as if they were this share.
+        strikes: After so many replies in a row that stood out, a client's replies are left out for ``suspended``
+            rounds, whatever they are; None forgets.
+        suspended: See above.
+
+    Example:
+        >>> checks = CohortChecks(false_alarms=0.01, most_share=0.3)
+    """
+
+    false_alarms: float = 0.01
+    length: bool = True
+    direction: bool = True
+    most_share: float | None = None
+    strikes: int | None = 3
+    suspended: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.false_alarms <= 0.5:
+            raise InputError(f"checks: false_alarms is a probability from 0.001 to 0.5, got {self.false_alarms}.")
+        if self.most_share is not None and not 0 < self.most_share <= 1:
+            raise InputError(f"checks: most_share is a share in (0, 1], got {self.most_share}.")
+        if self.strikes is not None and self.strikes < 1:
+            raise InputError(f"checks: strikes is a count of at least 1, or none, got {self.strikes}.")
+        if self.suspended < 1:
+            raise InputError(f"checks: suspended is a number of rounds of at least 1, got {self.suspended}.")
+
+    def sift(
+        self, replies: Sequence[Reply], past: Mapping[str, Any], round: int
+    ) -> tuple[list[Reply], dict[ClientId, str], dict[str, Any]]:
+        """The replies that count; who is left out, and why; and what to know in later rounds."""
+        known = Reputation(past)
+        odd = {r.client: why for r in replies if (why := known.suspended(r.client, round))}
+        rest = [r for r in replies if r.client not in odd]
+        found = self.judge(rest)
+        known.note({r.client: r.client in found for r in rest}, self, round)
+        return self.capped([r for r in rest if r.client not in found]), {**odd, **found}, known.past
+
+    def judge(self, replies: Sequence[Reply]) -> dict[ClientId, str]:
+        """Whose replies stand out, and by which numbers."""
+        changes = [moved(r.upload.delta) for r in replies if hasattr(r.upload, "delta")]
+        if len(changes) < max(_FEWEST, len(replies)):  # an exchange without changes, or too few to compare
+            return {}
+        vectors = Vectors(changes, torch.ones(len(changes), dtype=torch.float64))
+        found: dict[ClientId, str] = {}
+        if self.direction:
+            found.update(self._odd_directions(replies, vectors))
+        if self.length:
+            found.update(self._long(replies, vectors))
+        return found
+
+    def limit(self, n: int) -> float:
+        """How many deviations from the median are too many among n."""
+        return _limit(n, self.false_alarms / max(self.length + self.direction, 1))
+
+    def _long(self, replies: Sequence[Reply], vectors: Vectors) -> dict[ClientId, str]:
+        lengths = vectors.lengths.tolist()
+        logs = [math.log(max(length, 1e-300)) for length in lengths]
+        limit, usual = self.limit(len(replies)), median(lengths)
+        return {
+            r.client: f"stands out from its cohort: its change is {length:.3g} long, the median is {usual:.3g}; "
+            f"{z:.1f} deviations, {limit:.1f} is the limit"
+            for r, length, z in zip(replies, lengths, _deviations(logs), strict=True)
+            if z > limit
+        }
+
+    def _odd_directions(self, replies: Sequence[Reply], vectors: Vectors) -> dict[ClientId, str]:
+        n, lengths = len(replies), vectors.lengths.clamp(min=1e-300)
+        cosines = (vectors.products / lengths[:, None] / lengths[None, :]).fill_diagonal_(0)
+        means = (cosines.sum(dim=1) / (n - 1)).tolist()
+        limit, usual = self.limit(n), median(means)
+        return {
+            r.client: f"stands out from its cohort: the mean cosine of its change with the others is {cosine:.2f}, the "
+            f"median is {usual:.2f}; {-z:.1f} deviations, {limit:.1f} is the limit"
+            for r, cosine, z in zip(replies, means, _deviations(means), strict=True)
+            if -z > limit
+        }
+
+    def capped(self, replies: Sequence[Reply]) -> list[Reply]:
+        """The replies, none of which weighs more than ``most_share`` of all."""
+        if self.most_share is None or self.most_share * len(replies) <= 1:
+            return list(replies)
+        most = _cap([r.samples for r in replies], self.most_share)
+        return [replace(r, samples=min(r.samples, most)) for r in replies]
+
+
+class Reputation:
+    """Whose replies stood out in the last rounds, and who is suspended until when."""
+
+    def __init__(self, past: Mapping[str, Any]) -> None:
+        self.strikes: dict[str, int] = dict(past.get("strikes", {}))
+        self.until: dict[str, int] = dict(past.get("until", {}))
+
+    @property
+    def past(self) -> dict[str, Any]:
+        """What a run that goes on must know."""
+        return {"strikes": self.strikes, "until": self.until}
+
+    def suspended(self, client: ClientId, round: int) -> str | None:
+        """Why a client's reply does not count in this round."""
+        until = self.until.get(repr(client), 0)
+        return None if round >= until else f"suspended until round {until}: its replies stood out again and again"
+
+    def note(self, judged: Mapping[ClientId, bool], checks: CohortChecks, round: int) -> None:
+        """Remember who stood out in a round, and who did not."""
+        for client, odd in judged.items():
+            name = repr(client)
+            before = self.strikes.pop(name, 0)
+            count = before + 1 if odd else 0
+            if checks.strikes is not None and count >= checks.strikes:
+                self.until[name] = round + 1 + checks.suspended
+            elif count:
+                self.strikes[name] = count
+
+
+@cache
+def _limit(n: int, alarms: float) -> float:
+    """What the largest of n normal numbers exceeds, in estimated deviations from the median, so rarely."""
+    few = min(n, _DRAWN)
+    values = np.random.default_rng(n).normal(size=(math.ceil(40 / alarms), few))
+    values -= np.median(values, axis=1, keepdims=True)
+    largest = values.max(axis=1) / (_MAD * np.median(np.abs(values), axis=1))
+    found = float(np.quantile(largest, 1 - alarms))
+    return found * _normal_limit(n, alarms) / _normal_limit(few, alarms)
+
+
+def _normal_limit(n: int, alarms: float) -> float:
+    return NormalDist().inv_cdf((1 - alarms) ** (1 / n))
+
+
+def _deviations(values: Sequence[float]) -> list[float]:
+    """How many deviations each value is from their median."""
+    middle = median(values)
+    away = _MAD * median([abs(v - middle) for v in values])
+    floor = 1e-3 * max(1.0, abs(middle))  # values that are all alike are no reason to leave out one that hardly differs
+    return [(v - middle) / max(away, floor) for v in values]
+
+
+def _cap(samples: Sequence[int], share: float) -> int:
+    """The largest weight m with which nobody has more than the share: m <= share * sum min(n_i, m)."""
+    low, high = 1, max(samples)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = middle <= share * sum(min(n, middle) for n in samples)
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low

@@ -1,0 +1,184 @@
+"""The changes of several clients as vectors: their lengths and products, and sums of them, without a second copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.exchange import Context, Reply
+from fedquilt.core.holders import HasDelta
+from fedquilt.core.params import Params, add, is_statistic
+from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
+
+Per = Literal["model", "layer", "tensor"]
+_PIECE = 2**15  # numbers of each vector that are looked at together
+
+
+class Vectors:
+    """n vectors over the same float tensors, and the share of each: ``sum_i w_i = 1``.
+
+    With a ``mix``, vector i is ``sum_j mix_ij change_j``. Beside the changes themselves, memory for 32,768 numbers of
+    each and for n x n products is taken.
+    """
+
+    def __init__(self, changes: Sequence[Params], weights: Tensor, mix: Tensor | None = None) -> None:
+        self.changes, self.mix = changes, mix
+        self.weights = weights / weights.sum()
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def mixed(self, mix: Tensor, weights: Tensor) -> Vectors:
+        """Sums of these vectors as vectors of their own."""
+        return Vectors(self.changes, weights, mix if self.mix is None else mix @ self.mix)
+
+    def pieces(self) -> Iterator[tuple[str, Tensor]]:
+        """(tensor's name, n x k): all vectors piece by piece, in float64."""
+        for name, first in self.changes[0].items():
+            flat = [change[name].reshape(-1) for change in self.changes]
+            for start in range(0, first.numel(), _PIECE):
+                piece = torch.stack([f[start : start + _PIECE] for f in flat]).double()
+                yield name, piece if self.mix is None else self.mix @ piece
+
+    @cached_property
+    def products(self) -> Tensor:
+        """n x n: the inner product of each two. Takes time n^2."""
+        total = torch.zeros(len(self), len(self), dtype=torch.float64)
+        for _, piece in self.pieces():
+            total += piece @ piece.T
+        return total
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """The Euclidean length of each."""
+        if self.mix is not None:
+            return self.products.diagonal().clamp(min=0).sqrt()
+        return torch.tensor([length(change) for change in self.changes], dtype=torch.float64)
+
+    @cached_property
+    def distances(self) -> Tensor:
+        """n x n: the squared distance of each two."""
+        own = self.products.diagonal()
+        squared = (own[:, None] + own[None, :] - 2 * self.products).clamp(min=0)
+        return squared.fill_diagonal_(0)
+
+    def combined(self, shares: Tensor) -> Params:
+        """sum_i shares_i vector_i, added up in the clients' order, in float64."""
+        used = shares if self.mix is None else shares @ self.mix
+        total: dict[str, Tensor] = {}
+        for share, change in zip(used.tolist(), self.changes, strict=True):
+            for name, tensor in change.items() if share else ():
+                if name in total:
+                    total[name].add_(tensor, alpha=share)
+                else:
+                    total[name] = tensor.double() * share
+        return {n: total[n].to(t.dtype) if n in total else torch.zeros_like(t) for n, t in self.changes[0].items()}
+
+    def by_coordinate(self, rule: Callable[[Tensor], Tensor]) -> Params:
+        """``rule`` (n x k -> k) on all coordinates, some at a time."""
+        found: dict[str, list[Tensor]] = {n: [] for n in self.changes[0]}
+        for name, piece in self.pieces():
+            found[name].append(rule(piece))
+        first = self.changes[0]
+        return {n: torch.cat([*p, torch.zeros(0)]).view(first[n].shape).to(first[n].dtype) for n, p in found.items()}
+
+
+def length(change: Params) -> float:
+    """The Euclidean length of a change, in float64."""
+    pieces = (piece.double() for tensor in change.values() for piece in tensor.reshape(-1).split(_PIECE))
+    return math.sqrt(math.fsum(float(p @ p) for p in pieces))
+
+
+class Rule(Protocol):
+    """What clients' changes, as vectors, are merged to."""
+
+    def merge(self, vectors: Vectors, seed: Seed) -> Params:
+        """One change."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustAggregator:
+    """What robust aggregators have in common.
+
+    Args:
+        per: What is one vector: the whole ``"model"``, a ``"layer"`` (a module's tensors) or a ``"tensor"``. Running
+            statistics of BatchNorm are always vectors of their own.
+        by_samples: Whether clients count by their samples, where the rule weighs them, or all the same.
+    """
+
+    per: Per = "model"
+    by_samples: bool = True
+
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
+        heard = list(replies)
+        if not heard:
+            return current
+        weights = torch.tensor([float(r.samples) if self.by_samples else 1.0 for r in heard], dtype=torch.float64)
+        changes = [r.upload.delta for r in heard]
+        change: Params = {}
+        for place, names in enumerate(groups(changes[0], self.per)):
+            vectors = Vectors([{n: c[n] for n in names} for c in changes], weights)
+            change.update(self.merge(vectors, context.seed.fold("robust", place)))
+        change.update(middle_counts(changes))
+        return add(current, {n: change[n] for n in changes[0]})
+
+    def merge(self, vectors: Vectors, seed: Seed) -> Params:
+        """The change that the vectors are merged to."""
+        raise NotImplementedError
+
+
+def groups(change: Mapping[str, Tensor], per: Per) -> list[list[str]]:
+    """The names of float tensors, those of one vector together."""
+    groups: dict[object, list[str]] = {}
+    for name, tensor in change.items():
+        if tensor.is_floating_point():
+            module = name.rpartition(".")[0]
+            key = {"model": "", "layer": module, "tensor": name}[per]
+            groups.setdefault((is_statistic(name), key), []).append(name)
+    return list(groups.values())
+
+
+def middle_counts(changes: Sequence[Params]) -> Params:
+    """Whole numbers, such as BatchNorm's count of batches: the median of the clients, no sum of them."""
+    whole = [n for n, t in changes[0].items() if not t.is_floating_point()]
+    return {n: _middle([c[n] for c in changes]) for n in whole}
+
+
+def _middle(tensors: list[Tensor]) -> Tensor:
+    return torch.stack(tensors).sort(dim=0).values[(len(tensors) - 1) // 2]
+
+
+def mean_of(vectors: Vectors) -> Params:
+    """Their weighted mean."""
+    return vectors.combined(vectors.weights)
+
+
+def count_of(byzantine: float, n: int) -> int:
+    """How many of n vectors may be false: a whole number is a count, a fraction a share of them."""
+    return byzantine if isinstance(byzantine, int) else math.floor(byzantine * n + 1e-9)
+
+
+def check_byzantine(byzantine: float) -> None:
+    """Raise unless it is a count, or a share below a half."""
+    fine = byzantine >= 0 if type(byzantine) is int else isinstance(byzantine, float) and 0 <= byzantine < 0.5
+    if not fine:
+        raise InputError(
+            f"byzantine is a share of the cohort below 0.5, such as 0.2, or a count of clients, got {byzantine!r}."
+        )
+
+
+def check_enough(rule: str, n: int, needed: int, false: int) -> None:
+    """Raise unless the rule has as many vectors as it needs."""
+    if n < needed:
+        raise InputError(
+            f"{rule} with {false} false repl{'y' if false == 1 else 'ies'} needs at least {needed} replies, and there "
+            f"are {n}. Ask more clients, or lower byzantine."
+        )

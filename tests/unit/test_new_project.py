@@ -1,0 +1,58 @@
+"""``fedquilt new``: a project that runs as it is."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from helpers.command import fedquilt
+
+
+@pytest.mark.parametrize("data", ["digits", "csv", "images"])
+def test_a_new_project_runs(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = fedquilt("new", "my project", "--data", data)
+    assert said.code == 0, said
+    folder = tmp_path / "my project"
+    assert said.out.splitlines()[-1] == "  fedquilt run recipe.toml"
+    recipe = tomllib.loads((folder / "recipe.toml").read_text())
+    assert recipe["name"] == "my-project"
+    assert recipe["model"]["kind"] == f"my_model.py:{'MyMLP' if data == 'csv' else 'MyCNN'}"
+    assert "PROJECT" not in (folder / "README.md").read_text()
+    monkeypatch.chdir(folder)
+    found = fedquilt("run", "recipe.toml", "rounds=3", "--json")
+    assert found.code == 0, found
+    assert found.json["last"]["test_accuracy"] > 0.25
+    if data != "digits":
+        return
+    compared = fedquilt("compare", "recipe.toml", "rounds=1", "compare.seeds=[0]", "engine.at_once=1", "--json")
+    assert compared.code == 0, compared
+    methods = [row["method"] for row in compared.json["rows"]]
+    assert methods == ["fedavg", "ditto", "MyMethod", "local_only", "centralised"]
+
+
+def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert fedquilt("new", tmp_path / "mine", "--json").json["files"] == [
+        "README.md",
+        "my_method.py",
+        "my_model.py",
+        "recipe.toml",
+    ]
+    before = (tmp_path / "mine" / "recipe.toml").read_text()
+    said = fedquilt("new", tmp_path / "mine", "--json")
+    assert said.code == 2
+    assert "there already, and not empty" in json.loads(said.out)["message"]
+    assert (tmp_path / "mine" / "recipe.toml").read_text() == before
+    assert "gives no name" in fedquilt("new", tmp_path / "...").err
+
+
+def test_a_run_that_is_not_there_is_told_by_its_likeness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "quick-1a2b3c4d").mkdir(parents=True)
+    (tmp_path / "runs" / "quick-1a2b3c4d" / "config.toml").touch()
+    assert "did you mean 'runs/quick-1a2b3c4d'?" in fedquilt("resume", "runs/quick").err
+    assert "There is no folder 'elsewhere/x'. " in fedquilt("resume", "elsewhere/x").err
