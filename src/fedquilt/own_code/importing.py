@@ -9,7 +9,7 @@ import importlib.util
 import linecache
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath
@@ -48,38 +48,31 @@ class _Loader(importlib.abc.InspectLoader):
         # for tracebacks in any process, and whatever the file is by then
         _loaded.add(path)
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        tree = _Beside(self.code).visit(ast.parse(text, filename=path))
-        return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+        tree = ast.parse(text, filename=path)
+        _import_beside(tree, self.code)
+        return compile(tree, path, "exec", dont_inherit=True)
 
 
-class _Beside(ast.NodeTransformer):
-    """``import helper`` as an import from the same code."""
+def _import_beside(tree: ast.AST, code: OwnCode) -> None:
+    """Have imports of files beside it lead to what was read with it."""
+    above, tops = f"{code.package}.", {PurePosixPath(path).parts[0].removesuffix(".py") for path in code.files}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).partition(".")[0] in tops:
+            node.module = above + str(node.module)
+        elif isinstance(node, ast.Import):
+            node.names = [new for alias in node.names for new in _aliases(alias, above, tops)]
 
-    def __init__(self, code: OwnCode) -> None:
-        self.above = f"{code.package}."
-        self.tops = {PurePosixPath(path).parts[0].removesuffix(".py") for path in code.files}
 
-    def _own(self, module: str | None) -> bool:
-        return module is not None and module.partition(".")[0] in self.tops
-
-    def visit_Import(self, node: ast.Import) -> ast.AST:
-        """``import a.b`` binds a."""
-        names = []
-        for alias in node.names:
-            top = alias.name.partition(".")[0]
-            if not self._own(alias.name):
-                names.append(alias)
-            elif alias.asname is not None or top == alias.name:
-                names.append(ast.alias(self.above + alias.name, alias.asname or alias.name))
-            else:
-                names += [ast.alias(self.above + alias.name, "_"), ast.alias(self.above + top, top)]
-        return ast.copy_location(ast.Import(names), node)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        """``from a.b import c``."""
-        if node.level == 0 and self._own(node.module):
-            return ast.copy_location(ast.ImportFrom(self.above + str(node.module), node.names, 0), node)
-        return node
+def _aliases(alias: ast.alias, above: str, tops: Collection[str]) -> list[ast.alias]:
+    """What one of ``import a.b, c as d`` becomes; without 'as', it is the first part of the name that is bound."""
+    top = alias.name.partition(".")[0]
+    if top not in tops:
+        return [alias]
+    if alias.asname is not None or top == alias.name:
+        found = [ast.alias(above + alias.name, alias.asname or alias.name)]
+    else:
+        found = [ast.alias(above + alias.name, "_"), ast.alias(above + top, top)]
+    return [ast.copy_location(new, alias) for new in found]
 
 
 class _Finder(importlib.abc.MetaPathFinder):
