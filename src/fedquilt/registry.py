@@ -563,7 +563,7 @@ AGGREGATORS = _table(
             ("clip_norm", "long changes are shortened, then the mean or another rule", "Sun et al. 2019"),
             ("centred_clip", "the mean of what lies near the mean, again and again", "Karimireddy et al. 2021"),
             ("geometric_median", "the point nearest to all changes: RFA", "Pillutla et al. 2022"),
-            ("coordinate_median", "the weighted median of each number", "Yin et al. 2018"),
+            ("median", "the weighted median of each number", "Yin et al. 2018"),
             ("trimmed_mean", "the mean of each number without its lowest and highest", "Yin et al. 2018"),
             ("meamed", "the mean of each number's values nearest to their median", "Xie et al. 2018"),
             ("krum", "the one change nearest to its neighbours", "Blanchard et al. 2017"),

@@ -29,11 +29,11 @@ RULES = {
     "geometric_median": robust.geometric_median(),
     "krum": robust.krum(byzantine=2),
     "multi_krum": robust.multi_krum(byzantine=2),
-    "median": robust.coordinate_median(),
+    "median": robust.median(),
     "trimmed_mean": robust.trimmed_mean(byzantine=2),
     "meamed": robust.meamed(byzantine=2),
     "bulyan": robust.bulyan(byzantine=1),
-    "nearest_mixing": robust.nearest_mixing(byzantine=2, then=robust.coordinate_median()),
+    "nearest_mixing": robust.nearest_mixing(byzantine=2, then=robust.median()),
     "arc": robust.arc(byzantine=2, then=robust.trimmed_mean(byzantine=2)),
     "buckets": robust.bucketing(size=2, then=robust.geometric_median()),
 }
@@ -262,9 +262,9 @@ def test_weights_count_also_for_the_breakdown(seed: int, size: float) -> None:
     """Many small false clients are borne, and few with most of the samples are not."""
     honest, lies = drawn(4, 6, seed) * 0.1, np.full((5, 6), size)
     x = np.vstack([honest, lies])
-    held = merged(robust.coordinate_median(), x, [50] * 4 + [10] * 5)
+    held = merged(robust.median(), x, [50] * 4 + [10] * 5)
     assert np.abs(held).max() < 1
-    lost = merged(robust.coordinate_median(by_samples=False), x, [50] * 4 + [10] * 5)
+    lost = merged(robust.median(by_samples=False), x, [50] * 4 + [10] * 5)
     assert np.abs(lost).max() >= size * 0.9
 
 
@@ -283,7 +283,7 @@ def test_without_false_replies_nothing_is_lost() -> None:
 
 
 def test_buckets_are_drawn_by_the_seed() -> None:
-    rule, x = robust.bucketing(size=3, then=robust.coordinate_median()), drawn(9)
+    rule, x = robust.bucketing(size=3, then=robust.median()), drawn(9)
     here = [merged(rule, x, context=Context(0, None, Seed(s))) for s in (0, 0, 1)]
     assert (here[0] == here[1]).all()
     assert (here[0] != here[2]).any()

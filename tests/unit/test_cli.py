@@ -255,7 +255,7 @@ def test_compare_with_one_seed_has_no_interval(recipe: Path) -> None:
     assert said.json["rows"][0]["accuracy_half_95"] is None
     again = fedquilt("compare", recipe, *asked)
     assert "One seed: no interval." in again.out
-    line = next(line.split() for line in again.out.splitlines() if line.split()[:1] == ["fedavg"])
+    line = next(line.split() for line in again.out.splitlines() if line.split()[:1] == ["FedAvg"])
     assert line[2] != "±"  # of the accuracy, over seeds; three other columns have that of their rows
     assert line.count("±") == 3
 

@@ -92,7 +92,7 @@ def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
         then, problems = _aggregator(options.pop("then"), f"{path}.then")
         inner = {"then": then}
         if not problems and not hasattr(then, "merge"):
-            problems = [f"{path}.then: only robust aggregators go behind {kind!r}, such as 'coordinate_median'"]
+            problems = [f"{path}.then: only robust aggregators go behind {kind!r}, such as 'median'"]
         if problems:
             return None, problems
     made, problems = check_options("aggregate", kind, options, path)

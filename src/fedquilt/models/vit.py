@@ -70,6 +70,10 @@ class ViT(Split):
 class ViTCehgls(Split):
     """The six-layer ViT of CEHGLS: width 512, 8 heads, MLP 2048, dropout 0.5, zero head; the patch follows the size.
 
+    Args:
+        classes, channels, size: Of the images and their labels.
+        dropout: After the embedding, on attention weights, and after both parts of a block.
+
     Example:
         >>> from fedquilt import Net
         >>> net = Net.of(ViTCehgls, size=28, channels=1)

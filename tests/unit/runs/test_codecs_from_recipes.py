@@ -154,7 +154,7 @@ def test_a_methods_own_codec_is_accounted_for_too(tmp_path: Path) -> None:
     """HGLS codes gradients itself, up and down again: the account has them at their true ratio, about one bit for 32;
     and how the search went is in the log of rounds."""
     recipe = small(tmp_path, RECIPE)
-    asked = ("model.kind=mlp", "method.kind=hgls", "method.gradients=hgc", "rounds=1", "--json")
+    asked = ("model.kind=mlp", "method.kind=hgls", "method.gradient_codec=hgc", "rounds=1", "--json")
     folder = Path(fedquilt("run", recipe, *asked).json["folder"])
     found = fedquilt("traffic", folder, "--json").json
     gradients = {

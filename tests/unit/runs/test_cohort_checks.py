@@ -17,7 +17,7 @@ from fedquilt.data import IID
 from fedquilt.errors import InputError, SnapshotError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.models import MLP
-from fedquilt.pieces.robust import coordinate_median
+from fedquilt.pieces.robust import median
 from fedquilt.pieces.robust.attacks import sign_flip
 from fedquilt.pieces.robust.cohort import Reputation
 
@@ -61,7 +61,7 @@ def test_attackers_spoil_the_mean_and_checks_leave_them_out(tmp_path: Path) -> N
 
 
 def test_robust_rules_hold_too() -> None:
-    held = played(attackers=ATTACKERS, method=method(aggregate=coordinate_median()))
+    held = played(attackers=ATTACKERS, method=method(aggregate=median()))
     assert held.metrics["test_accuracy"] > 0.7
 
 

@@ -211,11 +211,11 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
         ),
         ({"method": {"kind": "fedprox", "mu": "big"}}, ["method.mu: should be a number, got 'big'"]),
         (
-            {"method": {"kind": "fedavg", "aggregate": "median"}},
+            {"method": {"kind": "fedavg", "aggregate": "unifrom_mean"}},
             [
-                "method.aggregate: unknown aggregate 'median'; did "
-                "you mean 'mean'? (known: dare, mean, stitch, "
-                "task_arithmetic, ties, uniform_mean)"
+                "method.aggregate: unknown aggregate 'unifrom_mean'; did you mean 'uniform_mean'? (known: arc, "
+                "bucketing, bulyan, centred_clip, clip_norm, dare, geometric_median, krum, meamed, mean, median, "
+                "multi_krum, nearest_mixing, stitch, task_arithmetic, ties, trimmed_mean, uniform_mean)"
             ],
         ),
         ({"method": {"kind": "fedavg", "aggregate": {"keep": 1}}}, ["method.aggregate.kind: missing"]),

@@ -61,7 +61,7 @@ class LocalizeStitch(OnBase):
         count: What the denominator counts: the 'mask', or 'nonzero' changes inside it.
         conflicts: Where changes have both signs: their 'mean' (in which they cancel), the mean of the side that
             outweighs the other ('elect'), or their 'median'.
-        by_examples: w_i are examples instead of 1.
+        by_samples: w_i are samples instead of 1.
         divide: By the 'votes' for each weight, or by all 'clients' that replied; by votes, with error feedback by
             clients, unless said otherwise.
         remember: Keep sums and votes of the last merge in the state, so that clients can be added to it

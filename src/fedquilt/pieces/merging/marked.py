@@ -31,7 +31,7 @@ class stitch_marked:
 
     Args:
         count, conflicts: As for :class:`fedquilt.pieces.merging.stitch.Stitch`.
-        by_examples: w_i are examples instead of 1.
+        by_samples: w_i are samples instead of 1.
         divide: By the 'votes' for each weight, or by all 'clients' that replied, which is right when what was not sent
             comes later (error feedback).
         only: Which names are weights.

@@ -190,7 +190,7 @@ class merging:
 
     Args:
         rule: The rule.
-        by_examples: Clients count by their examples, where the rule weighs; otherwise all the same.
+        by_samples: Clients count by their samples, where the rule weighs; otherwise all the same.
 
     Example:
         >>> from fedquilt.pieces.merging.ties import Ties

@@ -4,7 +4,7 @@ Every rule counts clients by their samples where that is defined, and all the sa
 """
 
 from fedquilt.pieces.robust.before import arc, bucketing, nearest_mixing
-from fedquilt.pieces.robust.by_coordinate import bulyan, coordinate_median, meamed, trimmed_mean
+from fedquilt.pieces.robust.by_coordinate import bulyan, meamed, median, trimmed_mean
 from fedquilt.pieces.robust.by_reply import centred_clip, clip_norm, fltrust, geometric_median, krum, multi_krum
 
 __all__ = [
@@ -13,11 +13,11 @@ __all__ = [
     "bulyan",
     "centred_clip",
     "clip_norm",
-    "coordinate_median",
     "fltrust",
     "geometric_median",
     "krum",
     "meamed",
+    "median",
     "multi_krum",
     "nearest_mixing",
     "trimmed_mean",

@@ -36,8 +36,8 @@ class nearest_mixing(_Before):
     Reference: Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, 2023.
 
     Example:
-        >>> from fedquilt.pieces.robust import coordinate_median
-        >>> aggregate = nearest_mixing(byzantine=0.2, then=coordinate_median())
+        >>> from fedquilt.pieces.robust import median
+        >>> aggregate = nearest_mixing(byzantine=0.2, then=median())
     """
 
     byzantine: float = 0.2

@@ -15,7 +15,7 @@ _EQUAL = 1e-12  # shares that differ by less are equal
 
 
 @dataclass(frozen=True, kw_only=True)
-class coordinate_median(RobustAggregator):
+class median(RobustAggregator):
     """The weighted median of each number: half of the samples lie on each side of it.
 
     Between two values that share the middle, their mean.
@@ -23,12 +23,12 @@ class coordinate_median(RobustAggregator):
     Reference: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, 2018.
 
     Example:
-        >>> aggregate = coordinate_median()
+        >>> aggregate = median()
     """
 
     def merge(self, vectors: Vectors, seed: Seed) -> Params:
         """The medians."""
-        return vectors.by_coordinate(lambda piece: median(piece, vectors.weights))
+        return vectors.by_coordinate(lambda piece: weighted_median(piece, vectors.weights))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class bulyan(RobustAggregator):
         return picked.by_coordinate(lambda piece: around_median(piece, picked.weights, n - 4 * false))
 
 
-def median(piece: Tensor, weights: Tensor) -> Tensor:
+def weighted_median(piece: Tensor, weights: Tensor) -> Tensor:
     """The weighted median of each column."""
     values, places = piece.sort(dim=0)
     below = weights[places].cumsum(0)
@@ -142,7 +142,7 @@ def median(piece: Tensor, weights: Tensor) -> Tensor:
 
 def around_median(piece: Tensor, weights: Tensor, keep: int) -> Tensor:
     """The weighted mean of each column's values that are nearest to its median, so many of them."""
-    away = (piece - median(piece, weights)).abs()
+    away = (piece - weighted_median(piece, weights)).abs()
     nearest = away.sort(dim=0, stable=True).indices[:keep]
     shares = weights[nearest]
     return (shares * piece.gather(0, nearest)).sum(0) / shares.sum(0)
