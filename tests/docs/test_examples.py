@@ -85,7 +85,7 @@ def test_own_code_is_served(tmp_path: Path) -> None:
 
 
 def test_data_may_be_dealt_by_the_recipe(tmp_path: Path) -> None:
-    given = ("data.source=own_data.py:pooled", "data.clients=3", "data.partition=iid", "rounds=1")
+    given = ("data.source=own_data.py:pooled", "data.by_user=false", "data.clients=3", "data.partition=iid", "rounds=1")
     said = fedquilt("run", RECIPE, *given, "--json", f"output.folder={tmp_path}")
     assert said.code == 0, said.out
     assert said.json["best"]["test_accuracy"] > 0.5
