@@ -42,7 +42,7 @@ class Opened:
     def tab(self, name: str) -> Any:
         """Open a tab and give its panel."""
         self.page.get_by_role("tab", name=name, exact=True).click()
-        return self.page.locator(f"#view-{name.lower()}")
+        return self.page.locator(f"#view-{name.lower().replace(' ', '-')}")
 
     def cells(self, table: str) -> list[list[str]]:
         """The body of a table as it is shown."""

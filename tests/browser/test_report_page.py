@@ -18,7 +18,7 @@ from helpers.command import lines
 from helpers.made_runs import METHODS, made_comparison
 
 pytestmark = pytest.mark.browser
-TABS = ["Summary", "Curves", "Clients", "Federation", "Methods", "Communication", "Ledger", "Runs"]
+TABS = ["Summary", "Curves", "Clients", "Federation", "Methods", "Communication", "Dropped replies", "Runs"]
 
 
 def results(top: Path, label: str) -> list[dict[str, Any]]:
@@ -203,9 +203,9 @@ def test_the_theme_changes_and_print_is_always_light(report: Opened) -> None:
     report.requests[:] = list(dict.fromkeys(report.requests))  # the page itself, twice
 
 
-def test_the_ledger_and_the_settings(report: Opened) -> None:
-    report.tab("Ledger")
-    assert report.cells("ledger") == [["ditto", str(s), "2", "train", "0", "not finite"] for s in range(3)]
+def test_dropped_replies_and_the_settings(report: Opened) -> None:
+    report.tab("Dropped replies")
+    assert report.cells("dropped") == [["Ditto", str(s), "2", "train", "0", "not finite"] for s in range(3)]
     report.tab("Runs")
     differ = {row[0]: row[1:] for row in report.cells("differences")}
     assert differ["method.kind"] == list(METHODS)
@@ -222,8 +222,8 @@ def test_names_are_text_whatever_they_contain(chromium: Any, tmp_path: Path) -> 
     assert page.page.evaluate("window.bad") is None
     assert page.page.locator("main img, main b, header b").count() == 0
     assert page.page.locator("h1").inner_text() == "</title><b>x</b>"
-    page.tab("Ledger")
-    assert page.cells("ledger")[0][4] == bad[0]
+    page.tab("Dropped replies")
+    assert page.cells("dropped")[0][4] == bad[0]
     assert page.errors == []
     page.page.context.close()
 

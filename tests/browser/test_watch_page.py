@@ -196,7 +196,7 @@ def test_twenty_runs_at_once(chromium: Any, tmp_path: Path) -> None:
         page.page.get_by_role("link", name="run-03").focus()
         page.page.keyboard.press("Enter")
         state(page, "running")
-        assert page.cells("ledger") == [["31", "train", "0", "not finite"]]
+        assert page.cells("dropped") == [["31", "train", "0", "not finite"]]
         assert len(page.cells("clients")) == 5
         runs[3].play()
         reached(page, 32)
@@ -270,7 +270,7 @@ def test_words_are_text_whatever_they_contain(chromium: Any, tmp_path: Path) -> 
     run.close()
     with watching(chromium, tmp_path) as page:
         state(page, "failed")
-        assert page.cells("ledger")[0][3] == bad
+        assert page.cells("dropped")[0][3] == bad
         assert page.page.locator("#one .warning:visible").inner_text().startswith(f"This run failed: {bad}")
         assert page.page.evaluate("window.bad") is None
         assert page.page.locator("main img").count() == 0

@@ -57,5 +57,5 @@ def test_one_diverging_method_does_not_stop_a_comparison(recipe: Path) -> None:
     methods = 'compare.methods=["fedavg", {kind="fedavg_noise", noise=1e38}]'
     said = fedquilt("compare", str(recipe), "rounds=2", "compare.seeds=[0]", methods)
     assert said.code == 3
-    assert "FAILED fedavg_noise, seed 0: round" in said.out
-    assert "fedavg " in said.out
+    assert "FAILED FedAvg + noise (noise 1e+38), seed 0: round" in said.out
+    assert "FedAvg " in said.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -31,17 +30,17 @@ def demo(
     """
     from fedquilt.demo.play import config_of, play, write
     from fedquilt.demo.play import scenes as called
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.terminal import say
 
     todo = [(scene, config_of(scene, to, changes or [])) for scene in called(scenes or [])]
-    began, shown = time.monotonic(), []
+    shown = []
     with stops_on_sigterm(), Progress(quiet=as_json) as progress:
         for scene, config in todo:
             with progress.whole(f"{scene.name}: {scene.title}") as audience:
                 shown.append(play(scene, config, audience))
             progress.tell(f"{scene.name}: {shown[-1].told.sentence}")
-    page = write(shown, time.monotonic() - began, to)
+    page = write(shown, to)
     if as_json:
         echo({"page": str(page), "scenes": [one.row() for one in shown]})
         return

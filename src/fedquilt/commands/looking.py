@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedquilt.commands.options import AsJson, Folder, Overrides, Recipe, echo, listing
+
+if TYPE_CHECKING:
+    from fedquilt.core.plain import Row
 
 
 def partition(
@@ -95,6 +98,8 @@ def csv(
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
     to: Annotated[Path | None, typer.Option(help="Where it goes; by default FOLDER/report.html.")] = None,
+    latex: Annotated[Path | None, typer.Option(help="Write the table as LaTeX (booktabs) too.", metavar="FILE")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="Write table and pictures as a PDF too.", metavar="FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run, a comparison or a sweep as one HTML file without network: tables, tests, curves, clients, traffic.
@@ -102,19 +107,29 @@ def report(
     Runs that are not finished are shown as such.
 
     Example: [bold]fedquilt report runs/quick-1a2b3c4d --to quick.html[/bold]
+
+    Example: [bold]fedquilt report runs/compare-demo-* --latex table.tex --pdf report.pdf[/bold]
     """
     from fedquilt.report import write_report
     from fedquilt.results.views import missing_in
     from fedquilt.terminal import say
 
     path = write_report(folder, to)
+    written: Row = {}
+    if latex is not None or pdf is not None:
+        from fedquilt.report.pdf import write_latex, write_pdf
+
+        written |= {} if latex is None else {"latex": str(write_latex(folder, latex))}
+        written |= {} if pdf is None else {"pdf": str(write_pdf(folder, pdf))}
     size, missing = path.stat().st_size, missing_in(folder)
     if as_json:
-        echo({"report": str(path), "bytes": size, "missing": missing})
+        echo({"report": str(path), "bytes": size, "missing": missing, **written})
         return
     for line in missing:
         say(f"note: {line}", file=sys.stderr)
     typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
+    for kind, place in written.items():
+        typer.echo(f"{kind:6} {place}")
 
 
 def traffic(
@@ -171,7 +186,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print how the runs are doing, and end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow runs while they go on, on a page of this machine: progress, curves, clients, messages, what was left out.
+    """Follow runs while they go on, on a page of this machine: progress, curves, clients, messages, dropped replies.
 
     Whatever engine they run on, and whoever started them. Ctrl-C ends the page, not the runs.
 

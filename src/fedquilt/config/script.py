@@ -109,7 +109,7 @@ class Script(BaseModel):
         if lacking:
             raise InputError(
                 f"A script began this run, and only that script has {'; '.join(lacking)}. There, the same call with "
-                "the same folder=... goes on where the run stopped, and its snapshots have the models."
+                "the same folder=... goes on where the run stopped."
             )
 
 

@@ -20,7 +20,7 @@ def shown(method: MethodChoice) -> str:
         >>> shown(MethodChoice(kind="localize_stitch"))
         'Localize-and-Stitch'
     """
-    return method.label or _with(method, _unusual(method))
+    return method.label or with_options(shown_as("method", method.kind), _unusual(method))
 
 
 def shown_apart(methods: Sequence[MethodChoice]) -> list[str]:
@@ -28,7 +28,9 @@ def shown_apart(methods: Sequence[MethodChoice]) -> list[str]:
     number."""
     names = [shown(method) for method in methods]
     names = [
-        _with(method, method.options) if names.count(name) > 1 and not method.label else name
+        with_options(shown_as("method", method.kind), method.options)
+        if names.count(name) > 1 and not method.label
+        else name
         for method, name in zip(methods, names, strict=True)
     ]
     return [name if names.count(name) == 1 else f"{name} #{i}" for i, name in enumerate(names, 1)]
@@ -54,9 +56,10 @@ def _unusual(method: MethodChoice) -> Row:
     return {name: value for name, value in method.options.items() if name not in usual or usual[name] != value}
 
 
-def _with(method: MethodChoice, options: Mapping[str, JSON]) -> str:
+def with_options(name: str, options: Mapping[str, JSON]) -> str:
+    """A name with options in brackets behind it."""
     told = ", ".join(name if value is True else f"{name} {_plain(value)}" for name, value in options.items())
-    return shown_as("method", method.kind) + (f" ({told})" if told else "")
+    return f"{name} ({told})" if told else name
 
 
 def _plain(value: JSON) -> str:

@@ -41,13 +41,13 @@ HOW = (
 )
 
 
-def page(shown: Sequence[Shown], seconds: float, top: Path) -> str:
+def page(shown: Sequence[Shown], top: Path) -> str:
     """The whole file; links are relative to the folder ``top``."""
     cards = "\n".join(_card(one, top) for one in shown)
     seeds = max(one.seeds for one in shown)
     how = HOW.format(seeds=f"{seeds} seeds" if seeds > 1 else "one seed, which tells no methods apart")
     body = BODY.format(
-        subtitle=escape(f"{len(shown)} scene{'s' * (len(shown) > 1)} · real data · {seconds:.0f} s on this machine"),
+        subtitle=escape(f"{len(shown)} scene{'s' * (len(shown) > 1)} · real data"),
         cards=cards,
         how=escape(how),
         footer=escape(f"fedquilt {fedquilt.__version__}, Python {platform.python_version()}"),

@@ -69,12 +69,12 @@ def play(scene: Scene, config: Config, audience: Callable[[int, int], Audience] 
     return Shown(scene, told_of, Path(summary["report"]), len(summary["seeds"]), time.monotonic() - began)
 
 
-def write(shown: Sequence[Shown], seconds: float, top: Path) -> Path:
+def write(shown: Sequence[Shown], top: Path) -> Path:
     """The page, and its numbers beside it."""
     from fedquilt.demo.page import page
 
     name = "index" if len(shown) == len(SCENES) else "-".join(one.scene.name for one in shown)
     path = top / f"{name}.html"
-    write_atomic(path, page(shown, seconds, top).encode())
+    write_atomic(path, page(shown, top).encode())
     write_atomic(top / f"{name}.json", to_json([one.row() for one in shown], indent=1).encode())
     return path

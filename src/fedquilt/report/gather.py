@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
+from fedquilt.config.shown import with_options
 from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
+from fedquilt.registry import shown_as
 from fedquilt.results.ranking import FILE as SWEEP
 from fedquilt.results.tables import by_label, mean_of, summary_of
 from fedquilt.results.views import CELLS, RunView, read_json, views_in
 from fedquilt.storage.federation_file import FILE
+from fedquilt.storage.journal import MESSAGES
+from fedquilt.storage.logs import row_in
 from fedquilt.storage.slots import client_id
 
 TARGET = 0.8
@@ -40,6 +45,15 @@ class Gathered:
         """The name of the recipe."""
         named = self.plan.get("name") or next((v.config["name"] for v in self.views if "name" in v.config), None)
         return str(named or self.folder.resolve().name)
+
+    @cached_property
+    def about(self) -> list[tuple[str, str]]:
+        """Which data, how they are divided, which model, and the day of the last message, as far as all runs agree."""
+        told = {"data": _data_of, "partition": _partition_of, "model": _model_of}
+        found = {name: {of(view.config) for view in self.views if view.config} for name, of in told.items()}
+        times = [time for view in self.views if (time := _last_word(view.folder / MESSAGES)) is not None]
+        day = [("date", datetime.fromtimestamp(max(times)).date().isoformat())] if times else []
+        return [(name, one) for name, ones in found.items() if len(ones) == 1 for one in ones if one] + day
 
     @cached_property
     def methods(self) -> dict[str, list[RunView]]:
@@ -117,3 +131,35 @@ class Gathered:
 
 def _by_name(views: Sequence[RunView]) -> dict[str, list[RunView]]:
     return {group[0].display: group for group in by_label(views).values()}
+
+
+def _last_word(path: Path) -> float | None:
+    """When a run said the last thing that can be read."""
+    try:
+        said = [row_in(line) for line in path.read_bytes().splitlines(keepends=True)[-3:]]
+    except OSError:
+        return None
+    times = [row["time"] for row in said if row is not None and isinstance(row.get("time"), float)]
+    return times[-1] if times and 0 < times[-1] < 2**33 else None
+
+
+def _data_of(config: Row) -> str:
+    data = config.get("data", {})
+    return str(data.get("source") or Path(str(data.get("path", ""))).name)
+
+
+def _partition_of(config: Row) -> str:
+    data = config.get("data", {})
+    return "by user" if data.get("by_user") else _choice_of("partition", data.get("partition"))
+
+
+def _model_of(config: Row) -> str:
+    return _choice_of("model", config.get("model"))
+
+
+def _choice_of(table: str, choice: Row | None) -> str:
+    """A choice of a recipe as people write it; nothing where there is none."""
+    if not choice:
+        return ""
+    options = {name: v for name, v in choice.items() if name != "kind" and isinstance(v, int | float | str)}
+    return with_options(shown_as(table, str(choice.get("kind", ""))), options)

@@ -33,6 +33,7 @@ def page(found: Gathered) -> str:
     scripts = [asset(name) for name in SCRIPTS]
     body = BODY.format(
         heading=html.escape(found.title),
+        about=" · ".join(f"<span>{name} <b>{html.escape(told)}</b></span>" for name, told in found.about),
         subtitle=html.escape(size),
         answer=html.escape(" ".join(_answer(panels))),
         data=data,
@@ -119,7 +120,7 @@ DOCUMENT = """<!doctype html>
 
 BODY = """<header>
 <div class="brand"><span class="quilt" aria-hidden="true"></span>
-<div><h1>{heading}</h1><p class="subtitle">{subtitle}</p></div></div>
+<div><h1>{heading}</h1><p class="subtitle">{about}</p><p class="subtitle">{subtitle}</p></div></div>
 <div class="tools"><button type="button" id="theme">Dark</button><button type="button" id="print">Print</button></div>
 </header>
 <div role="tablist" aria-label="Parts of the report" id="tabs"></div>

@@ -23,20 +23,30 @@ from matplotlib.ticker import MaxNLocator
 from fedquilt.core.plain import JSON, Floats, Ints, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.table import PRIMARY, metrics
-from fedquilt.results.plots import COLOURS, STYLE, save, subplots, write_csv
+from fedquilt.results.looks import COLOURS, Look, Looks, looks_of
+from fedquilt.results.plots import STYLE, Histories, level, save, subplots, write_csv
 from fedquilt.results.ranking import best_first
+from fedquilt.results.statistics.spread import client_means
 from fedquilt.results.statistics.targets import first_reach
-from fedquilt.results.tables import span
+from fedquilt.results.tables import by_label, scored, span
+from fedquilt.results.views import RunView
 from fedquilt.storage.files import to_json
 
 Rows = Sequence[Mapping[str, JSON]]
-Histories = Mapping[str, Sequence[Rows]]  # for each method, for each seed, the rows of metrics/rounds.jsonl
-LINES = ("-", "--", "-.", ":")
+Numbers = list[tuple[object, ...]]  # of a picture, as its file of numbers has them
 
 
-def method_style(place: int) -> Row:
-    """Colour and line of the n-th method; after eight colours the line changes."""
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place // len(COLOURS) % len(LINES)]}
+def drawn(views: Sequence[RunView], clients: bool) -> tuple[dict[str, list[Rows]], dict[str, dict[ClientId, float]]]:
+    """What pictures are made of: the rounds of each method all of whose runs have scores, and its clients' accuracies
+    at the end; ``clients``: whether methods are compared by clients' scores."""
+    able = {label: group for label, group in by_label(views).items() if all(map(_has_scores, group))}
+    histories: dict[str, list[Rows]] = {label: [scored(v, clients) for v in group] for label, group in able.items()}
+    return histories, {label: client_means([v.scored.last() for v in group]) for label, group in able.items()}
+
+
+def _has_scores(view: RunView) -> bool:
+    """Whether its logs still have what pictures are made of."""
+    return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
 
 
 def over_seeds(seeds: Sequence[Rows], name: str) -> tuple[Ints, Floats]:
@@ -46,83 +56,96 @@ def over_seeds(seeds: Sequence[Rows], name: str) -> tuple[Ints, Floats]:
     return rounds, np.array([np.mean([f[r] for f in found]) for r in rounds])
 
 
-def accuracy_curves(histories: Histories, majority: float, path: Path) -> Path:
+def accuracy_curves(histories: Histories, majority: float, path: Path, looks: Looks | None = None) -> Path:
     """Mean test accuracy over clients by round, with a band of one standard deviation over clients."""
     with rc_context(STYLE):
         figure, axis = subplots(figsize=(7.5, 4.5))
-        rows = []
-        for place, (label, seeds) in enumerate(histories.items()):
-            rounds, mean = over_seeds(seeds, "test_accuracy")
-            _, std = over_seeds(seeds, "test_accuracy_std")
-            look = method_style(place)
-            axis.plot(rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **look)
-            axis.fill_between(
-                rounds, mean - std, mean + std, color=look["color"], alpha=min(0.15, 0.5 / len(histories)), linewidth=0
-            )
-            rows += [(label, int(r), m, s) for r, m, s in zip(rounds, mean, std, strict=True)]
-        axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
-        axis.set(xlabel="round", ylabel="test accuracy", title="Mean ± one standard deviation over clients")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        low, high = axis.get_ylim()
-        axis.set_ylim(max(low, 0.0), min(high, 1.02))
+        rows = draw_accuracy(axis, histories, majority, looks_of(histories, looks))
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         return save(figure, path, ("method", "round", "mean_acc", "std_acc"), rows)
 
 
-def loss_curves(histories: Histories, path: Path) -> Path:
+def draw_accuracy(axis: Axes, histories: Histories, majority: float, looks: Looks) -> Numbers:
+    """The same on axes; the numbers of the picture."""
+    rows: Numbers = []
+    for label, seeds in histories.items():
+        rounds, mean = over_seeds(seeds, "test_accuracy")
+        _, std = over_seeds(seeds, "test_accuracy_std")
+        _line(axis, rounds, mean, looks[label])
+        band: Row = {"color": looks[label].colour, "alpha": min(0.15, 0.5 / len(histories)), "linewidth": 0}
+        axis.fill_between(rounds, mean - std, mean + std, **band)
+        rows += [(label, int(r), m, s) for r, m, s in zip(rounds, mean, std, strict=True)]
+    level(axis, majority)
+    axis.set(xlabel="round", ylabel="test accuracy", title="Mean ± one standard deviation over clients")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    low, high = axis.get_ylim()
+    axis.set_ylim(max(low, 0.0), min(high, 1.02))
+    return rows
+
+
+def _line(axis: Axes, rounds: Ints, mean: Floats, look: Look) -> None:
+    """A method's curve; of a single round a dot."""
+    axis.plot(rounds, mean, label=look.name, marker="o" if len(rounds) == 1 else None, markersize=4, **look.line)
+
+
+def loss_curves(histories: Histories, path: Path, looks: Looks | None = None) -> Path:
     """Mean test loss over clients by round."""
     with rc_context(STYLE):
         figure, axis = subplots(figsize=(7.5, 4.5))
-        rows = []
-        for place, (label, seeds) in enumerate(histories.items()):
-            rounds, mean = over_seeds(seeds, "test_loss")
-            axis.plot(
-                rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **method_style(place)
-            )
-            rows += [(label, int(r), m) for r, m in zip(rounds, mean, strict=True)]
-        axis.set(xlabel="round", ylabel="test loss", title="Cross-entropy per row, mean over clients")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        rows = draw_loss(axis, histories, looks_of(histories, looks))
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         return save(figure, path, ("method", "round", "mean_loss"), rows)
 
 
-def accuracy_boxplot(clients: Mapping[str, Mapping[ClientId, float]], majority: float, path: Path) -> Path:
+def draw_loss(axis: Axes, histories: Histories, looks: Looks) -> Numbers:
+    """The same on axes; the numbers of the picture."""
+    rows: Numbers = []
+    for label, seeds in histories.items():
+        rounds, mean = over_seeds(seeds, "test_loss")
+        _line(axis, rounds, mean, looks[label])
+        rows += [(label, int(r), m) for r, m in zip(rounds, mean, strict=True)]
+    axis.set(xlabel="round", ylabel="test loss", title="Cross-entropy per row, mean over clients")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return rows
+
+
+Scores = Mapping[str, Mapping[ClientId, float]]
+
+
+def accuracy_boxplot(clients: Scores, majority: float, path: Path, looks: Looks | None = None) -> Path:
     """Clients' accuracies after the last round: box from the first to the third quartile, whiskers at 1.5 times its
     length, every client a dot, the mean a diamond."""
     with rc_context(STYLE):
         figure, axis = subplots(figsize=(max(5.0, 1.5 + 0.9 * len(clients)), 4.5))
-        for place, values in enumerate(clients.values()):
-            found, tint = np.array(list(values.values())), COLOURS[place % len(COLOURS)]
-            if not len(found):
-                continue
-            axis.boxplot(
-                [found],
-                positions=[place],
-                widths=0.6,
-                showfliers=False,
-                showmeans=True,
-                medianprops={"color": tint, "linewidth": 2},
-                boxprops={"color": tint},
-                whiskerprops={"color": tint},
-                capprops={"color": tint},
-                meanprops={"marker": "D", "markerfacecolor": tint, "markeredgecolor": "white"},
-            )
-            spread = (np.arange(len(found)) * 0.618034 % 1 - 0.5) * 0.36  # even, and the same every time
-            axis.scatter(place + spread, found, s=9, color=tint, alpha=0.45, linewidths=0)
-        axis.axhline(majority, color="#777777", linestyle=":", linewidth=1)
-        axis.annotate(
-            "majority class",
-            (1, majority),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            color="#777777",
-            fontsize=9,
-        )
-        axis.set_xticks(range(len(clients)), list(clients), rotation=20, ha="right")
-        axis.set(ylabel="test accuracy", title="Clients after the last round")
-        rows = [(label, c, a) for label, values in clients.items() for c, a in values.items()]
+        rows = draw_clients(axis, clients, majority, looks_of(clients, looks))
+        axis.set(title="Clients after the last round")
         return save(figure, path, ("method", "client", "accuracy"), rows)
+
+
+def draw_clients(axis: Axes, clients: Scores, majority: float, looks: Looks) -> Numbers:
+    """The same on axes; the numbers of the picture."""
+    for place, (label, values) in enumerate(clients.items()):
+        found, tint = np.array(list(values.values())), looks[label].colour
+        if not len(found):
+            continue
+        axis.boxplot(
+            [found],
+            positions=[place],
+            widths=0.6,
+            showfliers=False,
+            showmeans=True,
+            medianprops={"color": tint, "linewidth": 2},
+            boxprops={"color": tint},
+            whiskerprops={"color": tint},
+            capprops={"color": tint},
+            meanprops={"marker": "D", "markerfacecolor": tint, "markeredgecolor": "white"},
+        )
+        spread = (np.arange(len(found)) * 0.618034 % 1 - 0.5) * 0.36  # even, and the same every time
+        axis.scatter(place + spread, found, s=9, color=tint, alpha=0.45, linewidths=0)
+    level(axis, majority)
+    axis.set_xticks(range(len(clients)), [looks[label].name for label in clients], rotation=20, ha="right")
+    axis.set(ylabel="test accuracy")
+    return [(label, c, a) for label, values in clients.items() for c, a in values.items()]
 
 
 def rounds_to(seeds: Sequence[Rows], target: float) -> int | None:
@@ -138,25 +161,30 @@ def last_round(seeds: Sequence[Rows]) -> int:
     return int(rounds[-1]) if len(rounds) else 0
 
 
-def convergence_speed(histories: Histories, target: float, path: Path) -> Path:
+def convergence_speed(histories: Histories, target: float, path: Path, looks: Looks | None = None) -> Path:
     """Rounds to the target accuracy; methods that never reach it have an empty bar as long as they were run."""
     with rc_context(STYLE):
         figure, axis = subplots(figsize=(7.0, 1.4 + 0.42 * len(histories)))
-        rows = []
-        for place, (label, seeds) in enumerate(histories.items()):
-            found, tint = rounds_to(seeds, target), COLOURS[place % len(COLOURS)]
-            length = last_round(seeds) if found is None else found
-            axis.barh(place, length, color="none" if found is None else tint, edgecolor=tint, height=0.6)
-            axis.annotate(
-                f" never in {length}" if found is None else f" {found}", (length, place), va="center", fontsize=9
-            )
-            rows.append((label, target, "" if found is None else found, length))
-        axis.set_yticks(range(len(histories)), list(histories))
-        axis.invert_yaxis()
-        axis.margins(x=0.15)
-        axis.set(xlabel="round", title=f"First scored round with mean accuracy of {100 * target:g} %")
-        axis.grid(False, axis="y")
+        rows = draw_speed(axis, histories, target, looks_of(histories, looks))
         return save(figure, path, ("method", "target", "round", "last_round"), rows)
+
+
+def draw_speed(axis: Axes, histories: Histories, target: float, looks: Looks) -> Numbers:
+    """The same on axes; the numbers of the picture."""
+    rows: Numbers = []
+    for place, (label, seeds) in enumerate(histories.items()):
+        found, tint = rounds_to(seeds, target), looks[label].colour
+        length = last_round(seeds) if found is None else found
+        axis.barh(place, length, color="none" if found is None else tint, edgecolor=tint, height=0.6)
+        told = f" never in {length}" if found is None else f" {found}"
+        axis.annotate(told, (length, place), va="center", fontsize=9)
+        rows.append((label, target, "" if found is None else found, length))
+    axis.set_yticks(range(len(histories)), [looks[label].name for label in histories])
+    axis.invert_yaxis()
+    axis.margins(x=0.15)
+    axis.set(xlabel="round", title=f"First scored round with mean accuracy of {100 * target:g} %")
+    axis.grid(False, axis="y")
+    return rows
 
 
 def comparison_table(
@@ -220,25 +248,20 @@ def _sure(seeds: Sequence[Rows], name: str) -> tuple[float, float]:
 
 
 def draw_all(
-    histories: Histories, clients: Mapping[str, Mapping[ClientId, float]], majority: float, target: float, top: Path
+    histories: Histories, clients: Scores, majority: float, target: float, top: Path, looks: Looks | None = None
 ) -> None:
     """All of the above, below a folder."""
-    accuracy_curves(histories, majority, top / "accuracy_curves")
-    loss_curves(histories, top / "loss_curves")
-    accuracy_boxplot(clients, majority, top / "accuracy_boxplot")
-    convergence_speed(histories, target, top / "convergence_speed")
+    accuracy_curves(histories, majority, top / "accuracy_curves", looks)
+    loss_curves(histories, top / "loss_curves", looks)
+    accuracy_boxplot(clients, majority, top / "accuracy_boxplot", looks)
+    convergence_speed(histories, target, top / "convergence_speed", looks)
     comparison_table(histories, clients, majority, target, top / "comparison_table.csv")
 
 
-LOOKS: Mapping[str, Row] = {
-    "localize_stitch": {"color": "green"},
-    "fedavg": {"color": "C0"},
-    "fedavg_noise": {"color": "red", "alpha": 0.7},
-}
 MEASURES = ("common_test_accuracy", "global_test_accuracy_pooled", "test_accuracy_pooled")
 
 
-def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Path) -> Path:
+def rounds_plot(histories: Histories, title: str, path: Path, looks: Looks | None = None) -> Path:
     """SVG, PNG and EPS, and the numbers as CSV; mean over seeds.
 
     The measure is the best that all methods have: the common test set, or else all clients' test samples together, or
@@ -247,20 +270,18 @@ def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Pa
     measure = next(
         m for m in MEASURES if all(len(over_seeds(s, m)[0]) for s in histories.values()) or m == MEASURES[-1]
     )
-    seen: set[str] = set()
-    rows: list[tuple[str | int | float, ...]] = []
+    rows: Numbers = []
+    shown = looks_of(histories, looks)
     with rc_context(STYLE):
-        figure, axis = subplots(figsize=(7.0, 4.5))
-        for place, ((label, seeds), kind) in enumerate(zip(histories.items(), kinds, strict=True)):
+        figure, axis = subplots(figsize=(7.0, 4.8))
+        for label, seeds in histories.items():
             rounds, mean = over_seeds(seeds, measure)
-            look = LOOKS[kind] if kind in LOOKS and kind not in seen else method_style(place)
-            seen.add(kind)
-            axis.plot(rounds, mean, label=label, marker="o", markersize=3, **look)
+            axis.plot(rounds, mean, label=shown[label].name, marker="o", markersize=3, **shown[label].line)
             rows += [(label, int(r), f"{m:.6f}") for r, m in zip(rounds, mean, strict=True)]
         axis.set(xlabel="communication round", ylabel="accuracy", ylim=(0, 1), title=title)
         axis.set_yticks(np.arange(0, 1.01, 0.1))
-        if axis.get_legend_handles_labels()[0]:  # there may be no method to draw
-            axis.legend(loc="lower right")
+        if histories:  # there may be no method to draw
+            figure.legend(loc="outside lower center", ncols=2)
         return save(figure, path, ("method", "round", measure), rows).with_suffix(".svg")
 
 

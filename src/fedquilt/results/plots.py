@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,10 @@ from numpy.typing import ArrayLike
 from fedquilt.core.plain import JSON, Floats, Ints, Row
 from fedquilt.data import Federation, Stream
 from fedquilt.data.partitions.measures import MOST, label_distances, label_entropy, measures
+from fedquilt.results.looks import COLOURS as COLOURS
+from fedquilt.results.looks import Looks, looks_of
 from fedquilt.storage.files import storage
 
-# Okabe and Ito's colours, told apart by colour-blind readers too.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -38,6 +39,9 @@ STYLE: Any = {
     "figure.dpi": 110,
     "svg.hashsalt": "fedquilt",
 }
+
+
+Histories = Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]]  # for each method, for each seed, its rounds
 
 
 class Picture(Figure):
@@ -56,38 +60,49 @@ def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], *
     return figure, figure.subplots(rows, columns, **arranged)
 
 
-def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]], majority: float, path: Path) -> Path:
+def curves(histories: Histories, majority: float, path: Path, looks: Looks | None = None) -> Path:
     """Accuracy by round and by megabytes, as files."""
     with rc_context(STYLE):
-        figure, rows = curves_of(histories, majority)
+        figure, rows = curves_of(histories, majority, looks)
         return save(figure, path, ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
 
 
 def curves_of(
-    histories: Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]], majority: float
+    histories: Histories, majority: float, looks: Looks | None = None
 ) -> tuple[Figure, list[tuple[object, ...]]]:
     """Accuracy by round and by megabytes, mean over seeds with the range between them; and the numbers."""
     with rc_context(STYLE):
-        figure, (left, right) = subplots(1, 2, figsize=(10, 4), sharey=True)
+        figure, (left, right) = subplots(1, 2, figsize=(10, 4.4), sharey=True)
         rows: list[tuple[object, ...]] = []
-        for colour, (label, seeds) in zip(COLOURS * len(histories), histories.items(), strict=False):
+        shown = looks_of(histories, looks)
+        for label, seeds in histories.items():
             rounds, accuracy, traffic = _series(seeds)
-            mean = accuracy.mean(0)
-            left.plot(rounds, mean, color=colour, label=label)
-            left.fill_between(rounds, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
+            mean, look = accuracy.mean(0), shown[label]
+            dot = "o" if len(rounds) == 1 else None
+            left.plot(rounds, mean, label=look.name, marker=dot, markersize=4, **look.line)
+            left.fill_between(rounds, accuracy.min(0), accuracy.max(0), color=look.colour, alpha=0.15, linewidth=0)
             marker = "o" if len(rounds) == 1 or traffic[-1] - traffic[0] < 1e-3 else None
-            right.plot(traffic, mean, color=colour, label=label, marker=marker, markersize=4)
+            right.plot(traffic, mean, marker=marker, markersize=4, **look.line)
             rows += [
                 (label, int(r), m, low, high, t)
                 for r, m, low, high, t in zip(rounds, mean, accuracy.min(0), accuracy.max(0), traffic, strict=True)
             ]
         for axis in (left, right):
-            axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
+            level(axis, majority)
         left.set(xlabel="round", ylabel="test accuracy, mean over clients", title="Accuracy by round")
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
         right.set(xlabel="megabytes sent up and down", title="Accuracy by traffic")
-        left.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=min(4, len(histories)))
         return figure, rows
+
+
+def level(axis: Axes, majority: float) -> None:
+    """The accuracy of the majority class, with its name on its line; nothing where it is not known."""
+    if math.isnan(majority):
+        return
+    axis.axhline(majority, color="#777777", linestyle=(0, (1, 2)), linewidth=1)
+    at: Any = ("axes fraction", "data")
+    axis.annotate("majority class", (1, majority), xycoords=at, ha="right", va="bottom", color="#777777", fontsize=9)
 
 
 def _series(seeds: Sequence[Sequence[Mapping[str, JSON]]]) -> tuple[Ints, Floats, Floats]:

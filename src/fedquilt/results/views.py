@@ -19,6 +19,7 @@ from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
 from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.own_code import short
+from fedquilt.results.looks import Look
 from fedquilt.results.statistics.targets import joules_by_round
 from fedquilt.storage.logs import CLIENTS, ROUNDS, fault, gaps, in_words, read, row_in, spans, vouched_in
 from fedquilt.storage.mending import missing_of, told
@@ -232,3 +233,9 @@ def _method_in(config: Row) -> str:
         return shown(MethodChoice.model_validate(named(config.get("method"))))
     except (InputError, ValueError):
         return ""
+
+
+def looks_for(views: Sequence[RunView]) -> dict[str, Look]:
+    """The look of each method of these runs, by their order: of a comparison, as it was planned."""
+    names = {view.label: view.display for view in views}
+    return {label: Look(name, place) for place, (label, name) in enumerate(names.items())}

@@ -235,7 +235,7 @@ class OneLine:
         self.moved()
 
     @contextmanager
-    def playing(self, cell: PlannedRun) -> Iterator[OneRun]:
+    def playing(self, cell: Planned) -> Iterator[OneRun]:
         """One of them is played."""
         run = OneRun(self, f"{cell.display} seed {cell.config.seed}")
         self._playing.append(run)
@@ -261,6 +261,7 @@ class OneLine:
         """It is done: its line goes."""
         if self._owner.live is not None and self._task is not None:
             self._owner.live.remove_task(self._task)
+            self._owner.draw(now=True)
 
 
 class OneRun:

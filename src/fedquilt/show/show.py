@@ -44,7 +44,7 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
     if in_messages(result):
         say(in_messages(result))
     if result["quarantined"]:
-        say(f"{result['quarantined']} replies were left out; {folder}/dropped.jsonl says why.")
+        say(f"{result['quarantined']} replies were dropped; {folder}/dropped.jsonl says why.")
     for name, lost in missing_of(result).items():
         say(f"{name}: {lost_in_words(lost)}")
     _told(folder)
@@ -247,14 +247,14 @@ def watched(lines: Sequence[Row], title: str) -> None:
     listing(_watched_rows(lines), title)
     for line in lines:
         if line["missing"]:
-            say(f"note: {line['label']}: {line['missing']}")
+            say(f"note: {line['display']}: {line['missing']}")
 
 
 def _watched_rows(lines: Sequence[Row]) -> list[Row]:
     """The runs as rows of a table."""
     return [
         {
-            "run": line["label"] + (f", seed {line['seed']}" if line["group"] else ""),
+            "run": line["display"] + (f", seed {line['seed']}" if line["group"] else ""),
             "state": line["state"],
             "rounds": f"{line['round']}/{line['rounds'] or '?'}",
             "left": "" if line["left"] is None else span(line["left"]),
@@ -262,7 +262,7 @@ def _watched_rows(lines: Sequence[Row]) -> list[Row]:
             + (" (validation)" if line["accuracy_on"] == "validation" else ""),
             "loss": "" if line["loss"] is None else f"{line['loss']:.4f}",
             "MB": f"{line['up'] + line['down']:.2f}",
-            "left out": line["left_out"] or "",
+            "dropped replies": line["dropped"] or "",
         }
         for line in lines
     ]

@@ -13,9 +13,8 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, RoundError
 from fedquilt.own_code import short
-from fedquilt.results.statistics.spread import client_means
-from fedquilt.results.tables import FRAME, as_csv, by_label, mean_of, scored, summary_of
-from fedquilt.results.views import CELLS, RunView
+from fedquilt.results.tables import FRAME, as_csv, mean_of, summary_of
+from fedquilt.results.views import CELLS, RunView, looks_for, views_in
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.build import federation_of
 from fedquilt.storage.federation_file import FILE, constants, write_federation
@@ -133,38 +132,20 @@ def begin(config: Config, top: Path, todo: Sequence[PlannedRun]) -> None:
     write_atomic(top / CELLS, to_json(content, indent=1).encode())
 
 
-def _has_scores(view: RunView) -> bool:
-    """Whether its logs still have what pictures are made of."""
-    return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
-
-
-def _draw_stitches(
-    kinds: Mapping[str, MethodChoice], histories: Mapping[str, Sequence[Sequence[Row]]], top: Path
-) -> None:
-    """What a method that stitches models together sent, round by round."""
-    stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
-    if stitches is not None:
-        from fedquilt.results.comparison_plots import rounds_plot
-
-        labels = list(histories)
-        shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
-        title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
-        rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
-
-
 def _draw(views: Sequence[RunView], summary: Row, kinds: Mapping[str, MethodChoice], top: Path) -> None:
     """The pictures of methods all of whose runs have scores."""
-    from fedquilt.results.comparison_plots import draw_all
+    from fedquilt.results.comparison_plots import draw_all, drawn, rounds_plot
     from fedquilt.results.plots import curves
 
-    clients = summary["measure"] == "accuracy"
-    drawn = {label: group for label, group in by_label(views).items() if all(map(_has_scores, group))}
-    histories = {label: [scored(v, clients) for v in group] for label, group in drawn.items()}
-    ends = {label: client_means([v.scored.last() for v in group]) for label, group in drawn.items()}
-    if drawn:
-        curves(histories, summary["majority_class"], top / "curves")
-        draw_all(histories, ends, summary["majority_class"], summary["target"], top)
-    _draw_stitches(kinds, histories, top)
+    histories, ends = drawn(views, summary["measure"] == "accuracy")
+    looks = looks_for(views_in(top))
+    if histories:
+        curves(histories, summary["majority_class"], top / "curves", looks)
+        draw_all(histories, ends, summary["majority_class"], summary["target"], top, looks)
+    stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
+    if stitches is not None:
+        keep = stitches.options.get("keep", stitches.options.get("k_init", 0.95))
+        rounds_plot(histories, f"Localize-and-Stitch beside others; initial K {keep}", top / "rounds", looks)
 
 
 def conclude(

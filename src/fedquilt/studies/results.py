@@ -16,8 +16,7 @@ from fedquilt.report.gather import Gathered
 from fedquilt.results.latex import latex_table
 from fedquilt.results.ranking import ranking
 from fedquilt.results.shown import Shown, comparison_shown, sweep_shown
-from fedquilt.results.tables import by_label, scored
-from fedquilt.results.views import RunView, read_json
+from fedquilt.results.views import RunView, looks_for, read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,15 +166,15 @@ class Results:
     def plot(self) -> Figure:
         """A figure, outside pyplot: accuracy by round and by megabytes, mean over seeds with the range between them; of
         a sweep validation accuracy by each setting. ``figure.savefig("curves.pdf")`` keeps it."""
-        from fedquilt.results.comparison_plots import by_setting
+        from fedquilt.results.comparison_plots import by_setting, drawn
         from fedquilt.results.plots import curves_of
 
         if self.is_sweep:
             return by_setting(self.rows, self._found.sweep["names"])
-        clients, known = self.summary["measure"] == "accuracy", {row["method"] for row in self.rows}
-        groups = {label: group for label, group in by_label(self.runs).items() if label in known}
-        histories = {label: [scored(view, clients) for view in group] for label, group in groups.items()}
-        return curves_of(histories, self.summary["majority_class"])[0]
+        known = {row["method"] for row in self.rows}
+        views = [view for view in self.runs if view.label in known]
+        histories, _ = drawn(views, self.summary["measure"] == "accuracy")
+        return curves_of(histories, self.summary["majority_class"], looks_for(self.runs))[0]
 
     def report(self, to: str | Path | None = None) -> Path:
         """Write the HTML report; by default as report.html in the folder."""

@@ -260,7 +260,8 @@ def _other_study(top: Path, own: str, other: str, todo: Iterable[PlannedRun]) ->
     if (top / other).exists() and (own, other) == (CELLS, SWEEP):
         return [f"folder: '{top}' holds a sweep; give another one"]
     if not (top / own).exists():
-        return [f"folder: '{top}' is not empty, and holds no study; give a new one"] if any(top.glob("*")) else []
+        what = "comparison" if own == CELLS else "sweep"
+        return [f"folder: '{top}' is not empty, and holds no {what}; give a new one"] if any(top.glob("*")) else []
     planned = {cell["folder"] for cell in read_json(top / CELLS).get("cells", [])}
     if todo and planned and planned.isdisjoint(cell.folder.name for cell in todo):
         return [f"folder: '{top}' holds another comparison, none of whose runs are asked for; give another one"]

@@ -125,7 +125,7 @@ class Board:
             "folder": str(run.place.folder),
             "clients": clients.since(have),
             "last": run.last,
-            "ledger": run.ledger.since(have),
+            "dropped": run.dropped.since(have),
             "messages": run.messages.since(have),
         }
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedquilt.config.shown import shown_of
 from fedquilt.errors import InputError
 from fedquilt.results.views import CELLS, read_json
 
@@ -23,6 +24,12 @@ class RunPlace:
     group: str = ""
     seed: int | None = None
     rounds: int | None = None
+    named: str = ""
+
+    @property
+    def display(self) -> str:
+        """What people read: of a run of a comparison its method, of others the name of the folder."""
+        return self.named or (shown_of(self.label) if self.group else self.label)
 
     @property
     def key(self) -> str:
@@ -45,10 +52,11 @@ def _below(folder: Path, depth: int) -> Iterator[RunPlace]:
         for cell in plan["cells"]:
             try:
                 name, label, seed = str(cell["folder"]), str(cell["label"]), int(cell["seed"])
+                named = str(cell.get("display", ""))
             except (LookupError, TypeError, ValueError):  # a damaged plan: its other runs are there all the same
                 continue
             if Path(name).name == name:
-                yield RunPlace(folder / name, label, group, seed, rounds if isinstance(rounds, int) else None)
+                yield RunPlace(folder / name, label, group, seed, rounds if isinstance(rounds, int) else None, named)
         return
     if depth:
         for child in _folders(folder):

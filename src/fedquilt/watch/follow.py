@@ -1,4 +1,5 @@
-"""One run as it goes on: its state, how far it is and when it will be done, its curve, clients, messages, ledger."""
+"""One run as it goes on: its state, how far it is and when it will be done, its curve, clients, messages, and the
+replies that were dropped."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ class Followed:
         self.now = WatchedFile(folder / NOW)
         self.points = Log(Tail(folder / ROUNDS, sound=partial(row_in, name=ROUNDS)), self._point)
         self._scores = tuple(scores())
-        self.ledger = Log(Tail(folder / LEDGER, sound=partial(row_in, name=LEDGER)))
+        self.dropped = Log(Tail(folder / LEDGER, sound=partial(row_in, name=LEDGER)))
         self.messages = Log(Tail(folder / MESSAGES, sound=message_in))
         self.last: Mapping[str, JSON] = {}
         self.scored: Mapping[str, JSON] = {}
@@ -150,9 +151,10 @@ class Followed:
         return {
             **dict.fromkeys(("name", "method", "engine", "pace", "left", "scored", "best_round", "stopped_early")),
             **dict.fromkeys(("accuracy", "accuracy_half", "loss", "train_loss")),
-            **dict.fromkeys(("up", "down", "time", "left_out"), 0),
+            **dict.fromkeys(("up", "down", "time", "dropped"), 0),
             "id": self.place.key,
             "label": self.place.label,
+            "display": self.place.display,
             "group": self.place.group,
             "seed": self.place.seed,
             "state": "unreadable",
@@ -175,7 +177,7 @@ class Followed:
                 self.last, self.scored = {}, {}
             self._since = time.time()
             self._seen.append((self._since, self.round))
-        self.ledger.look(number)
+        self.dropped.look(number)
         self.messages.look(number)
 
     @property
@@ -249,6 +251,7 @@ class Followed:
         return {
             "id": self.place.key,
             "label": self.place.label,
+            "display": self.place.display,
             "group": self.place.group,
             "seed": seed,
             "name": config.get("name"),
@@ -273,6 +276,6 @@ class Followed:
             "up": last.get("up", 0),
             "down": last.get("down", 0),
             "time": last.get("time", 0),
-            "left_out": len(self.ledger.rows),
+            "dropped": len(self.dropped.rows),
             "said": said[-1] if said else None,
         }

@@ -54,7 +54,7 @@ def test_longer_bars_are_more() -> None:
 
 def test_the_page_escapes_text_and_fetches_nothing(tmp_path: Path) -> None:
     told = Told(EVIL, EVIL, True, "accuracy", [(EVIL, 0.5, 0.1)], {}, [(EVIL, PICTURES["bars"])])
-    text = page([shown(told, tmp_path)], 12.3, tmp_path)
+    text = page([shown(told, tmp_path)], tmp_path)
     assert "alert('x')" not in text
     assert text.count("<script>") == 1  # the switch of themes
     assert not re.search(r"(src|href)=\"(?!data:|#|a &quot;b&quot;/report.html)", text)

@@ -154,7 +154,8 @@ def test_a_dry_run_goes_on_until_every_exchange_has_happened(place: Path) -> Non
 
 
 def test_a_dry_run_shows_the_largest_upload_and_how_small_others_are(place: Path) -> None:
-    coded = '[method]\nkind = "hgls"\ngradient_codec = "hgc"\nlossless = "adaptive"\n[model]\nkind = "mlp"\nhidden = [400]\n'
+    coded = '[method]\nkind = "hgls"\ngradient_codec = "hgc"\nlossless = "adaptive"\n'
+    coded += '[model]\nkind = "mlp"\nhidden = [400]\n'
     (place / "recipe.toml").write_text(coded)
     words = ("join", "--data", place / "people.npz", "--user", "clinic", "--dry-run", place / "recipe.toml")
     found = fedquilt(*words, "--json").json

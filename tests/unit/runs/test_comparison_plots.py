@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedquilt.results.comparison_plots import draw_all, method_style, over_seeds, rounds_to
+from fedquilt.results.comparison_plots import draw_all, over_seeds, rounds_to
+from fedquilt.results.looks import Look
 
 
 def rounds(*accuracies: float, std: float = 0.1) -> list[dict[str, Any]]:
@@ -70,7 +71,7 @@ def test_all_pictures_and_the_table(tmp_path: Path) -> None:
 
 
 def test_many_methods_can_be_told_apart() -> None:
-    looks = [tuple(method_style(i).values()) for i in range(20)]
+    looks = [tuple(Look("", i).line.values()) for i in range(20)]
     assert len(set(looks)) == 20
 
 

@@ -415,7 +415,7 @@ def test_models_of_a_run_that_a_script_began(tmp_path: Path) -> None:
         made = fedquilt.export_model(folder, tmp_path / f"{name}.safetensors", **given)
         assert made.facts["model"] == type(loaded).__name__
     with pytest.raises(
-        InputError, match=r"only it can make its method: .*Give the method: load_model\(folder, method="
+        InputError, match=r"only that script has its method: .*give the method: load_model\(folder, method="
     ):
         fedquilt.load_model(tmp_path / "own")
 

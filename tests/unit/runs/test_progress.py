@@ -63,7 +63,7 @@ def test_a_screen_shows_scores_bytes_what_was_left_out_and_the_phase(screen: io.
     said = last(screen)[-1]
     assert said.startswith("quick")
     assert "3/10" in said
-    assert "test accuracy 0.873, training loss 0.250, 5.0 MB, 2 left out train 5/20" in said
+    assert "test accuracy 0.873, training loss 0.250, 5.0 MB, 2 dropped train 5/20" in said
     assert "note: [odd] client" in screen.getvalue()
 
 
@@ -85,7 +85,7 @@ def test_a_comparison_shows_all_and_the_one_that_runs(screen: io.StringIO, tmp_p
         assert shown.live is not None
         assert [(task.description, task.completed, task.total) for task in shown.live.tasks] == [("all runs", 4, 4)]
     text = screen.getvalue()
-    for label in ("fedavg", "local_only"):
+    for label in ("FedAvg", "Local only"):
         assert re.search(rf"{label} seed 0: 2 rounds test accuracy 0\.\d+, training loss \d", text)  # its line above
     with Progress() as shown:  # what is finished is not played, and not missing either
         (_, second) = cells(config)[1]
@@ -131,4 +131,4 @@ def test_a_comparison_in_plain_lines_says_where_to_watch(tmp_path: Path) -> None
     assert said.code == 0, said.err
     first, second = said.out.splitlines()[:2]
     assert re.fullmatch(r"1 run; to follow in a browser: fedquilt watch .*/compare-small-\w+", first)
-    assert second.startswith("fedavg seed 0: 1/1 test accuracy")
+    assert second.startswith("FedAvg seed 0: 1/1 test accuracy")

@@ -250,7 +250,7 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     assert "is not empty" in refused(lambda: compared(tmp_path / "mine"))
     make = {"mu": [0.1]}
     said = refused(lambda: fedquilt.sweep(lambda mu: PAIR["FedProx"], make, DATA, rounds=1, folder=tmp_path / "c"))
-    assert "holds no study" in said
+    assert "holds no sweep" in said
 
 
 def test_what_a_sweep_tries_is_checked() -> None:

@@ -57,7 +57,7 @@ def test_the_headline_the_cards_and_the_tests_say_the_same(tmp_path: Path) -> No
     tied = {"Ditto", "FedRep"}
     assert " cannot be told apart from " in lead[0]["paragraphs"][1]
     label, value, _ = lead[1]["items"][0]
-    assert (label, set(value.split(", "))) == ("best 2, not told apart", tied)
+    assert (label, set(value.split(", "))) == ("best 2 methods", tied)
     rows = panel(folder / "report.html", "comparison")["blocks"][0]["rows"]
     assert {r["method"] for r in rows if r.get("best")} == tied
     shown, folded = panel(folder / "report.html", "tests")["blocks"]

@@ -144,7 +144,7 @@ def test_a_run_in_a_line(top: Path) -> None:
     assert (line["state"], line["round"], line["rounds"]) == ("running", 2, 4)
     assert (line["accuracy"], line["loss"]) == (rows[1]["test_accuracy"], rows[1]["test_loss"])
     assert line["up"] == pytest.approx(2 * 3 * 4100 / 1e6)
-    assert (line["left_out"], line["phase"]["phase"]) == (1, "train")
+    assert (line["dropped"], line["phase"]["phase"]) == (1, "train")
     assert line["pace"] == 0.5  # as the run says
     assert 0.4 < line["left"] <= 1.0  # two rounds, one of them begun
     line = followed(half).line()
@@ -179,7 +179,7 @@ def test_a_page_is_told_only_what_is_new(top: Path) -> None:
         p.key: 2 if p.label == "ditto" else 4 for p in places(top)
     }
     assert len(first["run"]["clients"]["rows"]) == 3
-    assert [row["reason"] for row in first["run"]["ledger"]["rows"]] == ["not finite"]
+    assert [row["reason"] for row in first["run"]["dropped"]["rows"]] == ["not finite"]
     again = watched.told(first["look"], key, first["look"])
     assert again["curves"] == {}
     assert again["run"]["clients"] == {"anew": False, "rows": []}

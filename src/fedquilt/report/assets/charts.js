@@ -38,7 +38,7 @@ quilt.draws.lines = function (block) {
   };
 
   const draw = (width) => {
-    const shown = block.series.filter((s) => !state.off.has(s.name)).map((s) => ({ ...s, points: points(s) })).filter((s) => s.points.length);
+    const shown = block.series.filter((s) => !state.off.has(s.legend ?? s.name)).map((s) => ({ ...s, points: points(s) })).filter((s) => s.points.length);
     const all = shown.flatMap((s) => s.points);
     for (const p of all) {
       const spread = p.high > p.low ? ` (${quilt.short(p.low)} to ${quilt.short(p.high)})` : "";
@@ -74,13 +74,13 @@ quilt.draws.lines = function (block) {
     const entries = Object.entries(block.names);
     const bands = [["range", "range over seeds"], ["t", "95 % t-interval over seeds"], ["clients", "deviation over clients"], ["none", "none"]].filter(([n]) => !block.bands || block.bands.includes(n));
     const log = quilt.el("input", { type: "checkbox", checked: state.log, onchange: () => { state.log = log.checked; redraw(); } });
-    const legend = quilt.el("div", { class: "legend", role: "group", "aria-label": "Methods shown" }, block.series.map((s) => {
+    const legend = quilt.el("div", { class: "legend", role: "group", "aria-label": "Methods shown" }, [...new Map(block.series.map((s) => [s.legend ?? s.name, s]))].map(([name, s]) => {
       const line = quilt.el("span", { class: "stroke", style: { background: quilt.dash(s.place) ? `repeating-linear-gradient(90deg, ${quilt.colour(s.place)} 0 6px, transparent 6px 9px)` : quilt.colour(s.place) } });
-      const chip = quilt.el("button", { type: "button", class: "chip", "aria-pressed": String(!state.off.has(s.name)), onclick: () => {
-        if (state.off.has(s.name)) state.off.delete(s.name); else state.off.add(s.name);
-        chip.setAttribute("aria-pressed", String(!state.off.has(s.name)));
+      const chip = quilt.el("button", { type: "button", class: "chip", "aria-pressed": String(!state.off.has(name)), onclick: () => {
+        if (state.off.has(name)) state.off.delete(name); else state.off.add(name);
+        chip.setAttribute("aria-pressed", String(!state.off.has(name)));
         redraw();
-      } }, line, s.name);
+      } }, line, name);
       return chip;
     }));
     const bar = quilt.el("div", { class: "bar" }, quilt.menu("vertical", entries.filter(([n]) => n !== "round"), state.y, set("y")), quilt.menu("horizontal", entries, state.x, set("x")),

@@ -60,7 +60,7 @@ quilt.draws.text = (block) =>
 
 quilt.draws.facts = (block) =>
   quilt.el("dl", { class: "block facts" }, block.items.map(([label, value, note]) =>
-    quilt.el("div", {}, quilt.el("dt", {}, label), quilt.el("dd", {}, value, quilt.el("div", { class: "small" }, note)))));
+    quilt.el("div", { class: value.length > 16 ? "wide" : null }, quilt.el("dt", {}, label), quilt.el("dd", {}, value, quilt.el("div", { class: "small" }, note)))));
 
 quilt.draws.picture = (block) =>
   quilt.el("figure", { class: "block picture", id: `picture-${block.key}` }, quilt.el("h3", {}, block.title), quilt.el("img", { src: block.source, alt: block.title, loading: "lazy" }));

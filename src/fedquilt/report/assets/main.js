@@ -10,15 +10,17 @@
 
   const section = (panel) => {
     const id = `panel-${panel.key}`;
-    const blocks = panel.blocks.map((block) => {
+    const draw = (block) => {
       try {
         return quilt.draws[block.kind](block);
       } catch (error) {
         console.error(error);
         return quilt.draws.text({ tone: "warning", paragraphs: [`This part cannot be shown: ${error.message}`] });
       }
-    });
-    return quilt.el("section", { class: "panel", id, "aria-labelledby": `${id}-title` }, quilt.el("h2", { id: `${id}-title` }, panel.title), quilt.el("p", { class: "note" }, panel.note), blocks);
+    };
+    const [blocks, beside] = [false, true].map((aside) => panel.blocks.filter((b) => Boolean(b.beside) === aside).map(draw));
+    const body = beside.length ? quilt.el("div", { class: "split" }, quilt.el("div", {}, blocks), quilt.el("div", {}, beside)) : blocks;
+    return quilt.el("section", { class: "panel", id, "aria-labelledby": `${id}-title` }, quilt.el("h2", { id: `${id}-title` }, panel.title), quilt.el("p", { class: "note" }, panel.note), body);
   };
 
   const tabs = names.map((name) => {

@@ -20,12 +20,13 @@ quilt.formats = {
     const rule = `|${columns.map((c) => (quilt.figures(c) ? "---:" : "---")).join("|")}|`;
     return [line(columns.map((c) => c.label)), rule, ...rows.map((r) => line(columns.map((c) => quilt.cell(r, c))))].join("\n") + "\n";
   },
-  LaTeX(columns, rows) {
+  LaTeX(columns, rows, block) {
     const signs = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "\u00b1": "$\\pm$", "\u2212": "$-$", "\u2013": "--" };
     const safe = (text) => text.replace(/[\\~^\u00b1\u2212\u2013]|[&%$#_{}]/g, (s) => signs[s] ?? `\\${s}`);
-    const line = (cells) => `  ${cells.map(safe).join(" & ")} \\\\`;
-    const body = rows.map((r) => line(columns.map((c) => quilt.cell(r, c))));
-    const head = line(columns.map((c) => c.label));
+    const line = (cells) => `  ${cells.join(" & ")} \\\\`;
+    const bold = (text, yes) => (yes && text ? `\\textbf{${text}}` : text);
+    const body = rows.map((r) => line(columns.map((c, i) => bold(safe(quilt.cell(r, c)), r.best && (i === 0 || c.key === block.sort)))));
+    const head = line(columns.map((c) => safe(c.label)));
     const kinds = columns.map((c) => (quilt.figures(c) ? "r" : "l")).join("");
     return [`\\begin{tabular}{${kinds}}`, "  \\toprule", head, "  \\midrule", ...body, "  \\bottomrule", "\\end{tabular}"].join("\n") + "\n";
   },
@@ -42,7 +43,7 @@ quilt.formats = {
 };
 
 quilt.draws.table = function (block) {
-  const state = { sort: null, down: true, words: "", groups: new Set(block.groups || []) };
+  const state = { sort: block.sort ?? null, down: true, words: "", groups: new Set(block.groups || []) };
   const groups = [...new Set(block.columns.map((c) => c.group).filter(Boolean))];
   const columns = () => block.columns.filter((c) => !c.group || state.groups.has(c.group));
   const rows = () => {
@@ -95,10 +96,12 @@ quilt.draws.table = function (block) {
     } }, g);
     return chip;
   }) : [];
-  const copies = Object.keys(quilt.formats).map((name) => quilt.el("button", { type: "button", class: "copy", onclick: () => quilt.copy(quilt.formats[name](columns(), rows()), name) }, name));
+  const copies = Object.keys(quilt.formats).map((name) => quilt.el("button", { type: "button", class: "copy", onclick: () => quilt.copy(quilt.formats[name](columns(), rows(), block), name) }, name));
   const bar = quilt.el("div", { class: "bar" }, block.filter ? search : null, chips.length ? "Columns:" : null, chips, quilt.el("span", { class: "push" }, "Copy as", copies));
   const sheet = quilt.el("div", { class: `scroll${block.rows.length > 20 ? " tall" : ""}`, tabindex: block.rows.length > 20 ? 0 : null, role: "region", "aria-label": block.key }, quilt.el("table", { id: `table-${block.key}` }, head, body));
-  const node = block.fold ? quilt.el("details", { class: "block" }, quilt.el("summary", {}, block.fold), bar, sheet) : quilt.el("div", { class: "block" }, bar, sheet);
+  const hint = quilt.el("p", { class: "small sideways", hidden: true }, "The table is wider than the screen: swipe or scroll it sideways \u2192");
+  new ResizeObserver(() => { hint.hidden = sheet.scrollWidth <= sheet.clientWidth + 1; }).observe(sheet);
+  const node = block.fold ? quilt.el("details", { class: "block" }, quilt.el("summary", {}, block.fold), bar, hint, sheet) : quilt.el("div", { class: "block" }, bar, hint, sheet);
   node.refresh = (found) => { // other rows: the reader's order and words stay
     block.rows = found;
     sheet.classList.toggle("tall", found.length > 20);

@@ -15,7 +15,7 @@ from fedquilt.report.panels.files import banks, forgetting, leakage, tails
 from fedquilt.report.panels.settings import differences, federation, runs, settings
 from fedquilt.report.panels.summary import comparison, headline, tests
 from fedquilt.report.panels.sweeps import best_point, parameters, points
-from fedquilt.report.panels.traffic import compression, ledger, messages, seconds
+from fedquilt.report.panels.traffic import compression, dropped, messages, seconds
 
 PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
     headline,
@@ -34,7 +34,7 @@ PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
     leakage,
     messages,
     seconds,
-    ledger,
+    dropped,
     runs,
     differences,
     settings,
@@ -47,7 +47,7 @@ SWEEP: tuple[Callable[[Gathered], Panel | None], ...] = (
     federation,
     messages,
     seconds,
-    ledger,
+    dropped,
     runs,
     settings,
 )

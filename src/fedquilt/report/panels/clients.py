@@ -20,6 +20,7 @@ from fedquilt.storage.finished import chosen, validated
 
 TAB = "Clients"
 MOST_CLIENTS = 1000  # dots of a method
+MOST_AT_A_GLANCE = 200
 MOST_CELLS = 250_000  # numbers of all heat maps together
 
 
@@ -98,6 +99,55 @@ def _groups(
         for label, own in rows.items()
         if own
     ]
+
+
+GLANCE = ("test_accuracy", "common_test_accuracy", "valid_accuracy")
+
+
+def at_a_glance(found: Gathered) -> list[Block]:
+    """Small pictures beside the headline: accuracy by round, and the clients at the chosen round."""
+    known = {name for group in found.begun.values() for view in group for row in view.rounds[-1:] for name in row}
+    name = next((name for name in GLANCE if name in known), None)
+    if name is None:
+        return []
+    series = series_of(found, lambda view: _only(_seed(view, tested=True), name))
+    told = measures()[name]
+    lines = chart(
+        "lines",
+        "glance",
+        f"{told[0].upper()}{told[1:]} by round, %",
+        series=series,
+        names={"round": "round", name: told},
+        x="round",
+        y=name,
+        shares=[name],
+        spread=SPREAD,
+        t={},
+        level={f"test_{measure}": level for measure, level in level_of(found).items()},
+        level_name="majority class",
+        bare=True,
+        beside=True,
+    )
+    return [*([lines] if series else []), *_strip_at_a_glance(found)]
+
+
+def _only(seed: Row | None, name: str) -> Row | None:
+    """A run's points of one measure."""
+    if seed is None or name not in seed["values"]:
+        return None
+    return {**seed, "values": {name: seed["values"][name]}}
+
+
+def _strip_at_a_glance(found: Gathered) -> list[Block]:
+    clients = list(dict.fromkeys(c for group in found.begun.values() for view in group for c in view.scored.clients))
+    shown = thinned(clients, MOST_AT_A_GLANCE)
+    variants = [{**v, "keys": {"measure": v["keys"]["measure"]}} for v in _spreads(found, metric(PRIMARY), shown)[:1]]
+    if not clients or not variants:
+        return []
+    title = "Each client's test accuracy at the chosen round"
+    names = [str(c) for c in shown]
+    look = {"level": level_of(found), "level_name": "majority class", "beside": True}
+    return [chart("strip", "glance-clients", title, clients=names, variants=variants, **look)]
 
 
 SURE = (

@@ -10,6 +10,7 @@ from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.registry import shown_as
 from fedquilt.report.blocks import Block, Panel, column, facts, only, table, text, used
 from fedquilt.report.gather import Gathered
+from fedquilt.report.panels.clients import at_a_glance
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, OWN, names, score_columns
 from fedquilt.storage.finished import chosen
@@ -32,7 +33,7 @@ def headline(found: Gathered) -> Panel | None:
     for method, line in (summary or {}).get("modes", {}).items():
         blocks.append(text(f"{names(found.summary or {})[method]}: {line}"))
     blocks += [text(warning, tone="warning") for warning in _warnings(found)]
-    return Panel(TAB, "headline", "In short", blocks)
+    return Panel(TAB, "headline", "In short", [*blocks, *at_a_glance(found)])
 
 
 def _warnings(found: Gathered) -> Iterator[str]:
@@ -96,7 +97,7 @@ def _best(found: Gathered, best: Row, summary: Mapping[str, JSON]) -> tuple[str,
         return ("method", method, "the only one")
     if tied := [shown[name] for name in won["tied"]]:
         few = ", ".join([method, *tied][:4]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
-        return (f"best {1 + len(tied)}, not told apart", few, "the highest mean first")
+        return (f"best {1 + len(tied)} methods", few, "not distinguishable; the highest mean first")
     return ("best method", method, "significantly above every other")
 
 
@@ -269,7 +270,7 @@ def comparison(found: Gathered) -> Panel | None:
         TAB,
         "comparison",
         "Comparison" if found.comparison else "Result",
-        [table("comparison", columns, rows, groups=["accuracy"], filter=found.comparison)],
+        [table("comparison", columns, rows, groups=["accuracy"], filter=found.comparison, sort=summary["measure"])],
         note,
     )
 

@@ -1,4 +1,4 @@
-"""What a run took: messages by exchange, direction and part, replies that were left out, and time by phase."""
+"""What a run took: messages by exchange, direction and part, replies that were dropped, and time by phase."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from fedquilt.runs.meters import LOG
 MOST = 2000
 
 
-def ledger(found: Gathered) -> Panel | None:
-    """All entries of all runs."""
+DROPPED = "Dropped replies"
+
+
+def dropped(found: Gathered) -> Panel | None:
+    """Replies that the server did not use, of all runs, and why."""
     if not found.begun:
         return None
     rows = [
@@ -30,7 +33,7 @@ def ledger(found: Gathered) -> Panel | None:
         for row in v.rows("dropped.jsonl")
     ]
     if not rows:
-        return Panel("Ledger", "ledger", "Quarantine", [text("Every reply was taken: none was left out.")])
+        return Panel(DROPPED, "dropped", DROPPED, [text("Every reply was used: none was dropped.")])
     columns = (
         *RUN,
         column("round", "round", "number", digits=0),
@@ -40,11 +43,11 @@ def ledger(found: Gathered) -> Panel | None:
     )
     cut = f" The first {MOST} are shown." if len(rows) > MOST else ""
     return Panel(
-        "Ledger",
-        "ledger",
-        "Quarantine",
-        [table("ledger", columns, rows[:MOST], filter=True)],
-        f"{len(rows)} replies were left out of their rounds.{cut}",
+        DROPPED,
+        "dropped",
+        DROPPED,
+        [table("dropped", columns, rows[:MOST], filter=True)],
+        f"{len(rows)} replies were not used in their rounds.{cut}",
     )
 
 

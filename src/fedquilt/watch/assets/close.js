@@ -1,5 +1,5 @@
 "use strict";
-// One run: progress, numbers, curves, clients, messages, ledger.
+// One run: progress, numbers, curves, clients, messages, dropped replies.
 quilt.close = function (id, alone, scores) {
   const heading = quilt.el("h2");
   const state = quilt.el("span");
@@ -22,9 +22,9 @@ quilt.close = function (id, alone, scores) {
   const sheets = {
     clients: { key: "clients", title: "Clients", note: "The last score of every client on its own test samples, and its last client update.", filter: true, columns: [
       { key: "client", label: "client", kind: "text" }, ...scores, { key: "rows", label: "test rows", kind: "number", digits: 0 }, { key: "scored", label: "scored after", kind: "number", digits: 0, help: "round" },
-      { key: "asked", label: "last update", kind: "number", digits: 0, help: "round" }, { key: "update_loss", label: "training loss", kind: "number", digits: 3 }, { key: "update_seconds", label: "seconds", kind: "number", digits: 3 }, { key: "update_bytes_down", label: "bytes down", kind: "number", digits: 0 }, { key: "update_bytes_up", label: "bytes up", kind: "number", digits: 0 },
+      { key: "asked", label: "last trained", kind: "number", digits: 0, help: "round" }, { key: "update_loss", label: "training loss", kind: "number", digits: 3 }, { key: "update_seconds", label: "seconds", kind: "number", digits: 3 }, { key: "update_bytes_down", label: "bytes down", kind: "number", digits: 0 }, { key: "update_bytes_up", label: "bytes up", kind: "number", digits: 0 },
     ] },
-    ledger: { key: "ledger", title: "Left out", note: "Replies that were quarantined, newest first.", filter: true, columns: [
+    dropped: { key: "dropped", title: "Dropped replies", note: "Replies that the server did not use, and why; newest first.", filter: true, columns: [
       { key: "round", label: "round", kind: "text" }, { key: "exchange", label: "exchange", kind: "text" }, { key: "client", label: "client", kind: "text" }, { key: "reason", label: "why", kind: "text" },
     ] },
   };
@@ -35,7 +35,7 @@ quilt.close = function (id, alone, scores) {
   }
   const said = quilt.el("ol", { class: "said-list", id: "messages", tabindex: 0, "aria-label": "Messages, newest first" });
   const talk = quilt.el("section", { class: "panel", "aria-label": "Messages" }, quilt.el("h2", {}, "Messages"), quilt.el("p", { class: "note" }, "What the run said, newest first."), said);
-  const node = quilt.el("div", { id: "one", "data-run": id }, alone ? null : quilt.el("p", { class: "back" }, quilt.el("a", { href: "#" }, "\u2190 All runs")), top, pictures, talk, panels.clients, panels.ledger);
+  const node = quilt.el("div", { id: "one", "data-run": id }, alone ? null : quilt.el("p", { class: "back" }, quilt.el("a", { href: "#" }, "\u2190 All runs")), top, pictures, talk, panels.clients, panels.dropped);
 
   const help = (run, folder) => {
     const about = {
@@ -57,7 +57,7 @@ quilt.close = function (id, alone, scores) {
       ["test loss", quilt.fixed(run.loss) || "–", run.train_loss === null || run.train_loss === undefined ? "" : `training ${quilt.fixed(run.train_loss)}`],
       ["sent", quilt.size(run.up + run.down), `${quilt.size(run.up)} up, ${quilt.size(run.down)} down`],
       ["clients", String(last.clients ?? "–"), last.clients ? "in the last round" : ""],
-      ["left out", String(run.left_out), "replies"],
+      ["dropped replies", String(run.dropped), "of clients, not used"],
       ["time", quilt.span(run.time) || "0 s", run.pace ? `${run.pace < 10 ? run.pace.toPrecision(2) : run.pace.toFixed(0)} s a round` : ""],
     ];
     const text = JSON.stringify(items);
@@ -99,11 +99,11 @@ quilt.close = function (id, alone, scores) {
     if (store.changed || !drawn) draw(store.curves.get(id) ?? [], store.point);
     drawn = true;
     if (close.fresh.clients) sheets.clients.node.refresh([...close.clients.values()]);
-    if (close.fresh.ledger) sheets.ledger.node.refresh(close.ledger.slice(-1000).reverse().map((r) => ({ ...r, client: typeof r.client === "string" ? r.client : JSON.stringify(r.client) })));
+    if (close.fresh.dropped) sheets.dropped.node.refresh(close.dropped.slice(-1000).reverse().map((r) => ({ ...r, client: typeof r.client === "string" ? r.client : JSON.stringify(r.client) })));
     if (close.fresh.messages) said.replaceChildren(...close.messages.slice(-300).reverse().map((m) => quilt.el("li", { class: m.kind }, quilt.el("time", { title: new Date(1000 * m.time).toString() }, quilt.clock(m.time)), quilt.el("span", { class: "kind" }, m.kind), quilt.el("span", { class: "at" }, `round ${m.round}`), quilt.el("span", { class: "what" }, m.text))));
     talk.hidden = !close.messages.length;
     panels.clients.hidden = !close.clients.size;
-    panels.ledger.hidden = !close.ledger.length;
+    panels.dropped.hidden = !close.dropped.length;
   };
   return { node, update, id };
 };

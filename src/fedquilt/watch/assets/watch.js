@@ -27,10 +27,10 @@
     const { close } = store;
     if (close === null || close.id !== one.id) return; // an answer about a run that nobody looks at any more
     const fresh = (name) => one[name].anew || one[name].rows.length > 0;
-    close.fresh = { clients: fresh("clients"), ledger: fresh("ledger"), messages: fresh("messages") };
+    close.fresh = { clients: fresh("clients"), dropped: fresh("dropped"), messages: fresh("messages") };
     if (one.clients.anew) close.clients.clear();
     for (const row of one.clients.rows) close.clients.set(row.client, row);
-    for (const name of ["ledger", "messages"]) close[name] = one[name].anew ? one[name].rows : [...close[name], ...one[name].rows];
+    for (const name of ["dropped", "messages"]) close[name] = one[name].anew ? one[name].rows : [...close[name], ...one[name].rows];
     Object.assign(close, { folder: one.folder, last: one.last, have: store.look });
   };
 
@@ -38,7 +38,7 @@
     const id = chosen();
     const wanted = id === null ? list : view.id === id ? view : quilt.close(id, store.runs.length === 1, store.columns);
     if (id === null) store.close = null;
-    else if (store.close?.id !== id) store.close = { id, have: 0, clients: new Map(), ledger: [], messages: [], last: {}, folder: "", fresh: {} };
+    else if (store.close?.id !== id) store.close = { id, have: 0, clients: new Map(), dropped: [], messages: [], last: {}, folder: "", fresh: {} };
     if (wanted === view && view.node.isConnected) return;
     view.node.remove();
     view = wanted;

@@ -14,7 +14,7 @@ quilt.share = (value) => (value === null || value === undefined ? "" : `${(100 *
 quilt.size = (megabytes) => (megabytes >= 1000 ? `${(megabytes / 1000).toFixed(2)} GB` : megabytes >= 0.1 || !megabytes ? `${megabytes.toFixed(1)} MB` : `${(1000 * megabytes).toFixed(1)} kB`);
 quilt.clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 quilt.chip = (state) => quilt.el("span", { class: `state ${state}` }, state);
-quilt.title = (run) => run.label + (run.group && run.seed !== null ? `, seed ${run.seed}` : "");
+quilt.title = (run) => run.display + (run.group && run.seed !== null ? `, seed ${run.seed}` : "");
 quilt.far = (run) => `${run.round}/${run.rounds ?? "?"}`;
 quilt.fixed = (value, digits = 3) => (value === null || value === undefined ? "" : value.toFixed(digits));
 
@@ -42,7 +42,7 @@ quilt.columns = function (points, names) {
   return found;
 };
 
-quilt.series = function (name, place, points, names, pick) {
+quilt.series = function (name, place, points, names, pick, legend) {
   const values = quilt.columns(quilt.thin(points.filter((p) => pick === undefined || p[names.indexOf(pick)] !== null)), names);
-  return { name, place, seeds: [{ round: values.round, values: pick === undefined ? values : { value: values[pick] } }] };
+  return { name, legend, place, seeds: [{ round: values.round, values: pick === undefined ? values : { value: values[pick] } }] };
 };
