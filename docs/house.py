@@ -32,6 +32,7 @@ ABOUT = {
     "core": "params, exchanges, training, tables, seeds",
     "records": "frames",
     "kernels": "the same, faster",
+    "own_code": "names of the user's own: found, read, imported, trusted",
 }
 COLOURS = {
     "#dbe7f6": (
@@ -49,7 +50,7 @@ COLOURS = {
     ),
     "#dff0dc": ("runs", "results", "storage", "config", "engines", "rounds"),
     "#fbe8c8": ("methods", "pieces", "data", "models", "metrics"),
-    "#eee2f3": ("core", "records", "kernels"),
+    "#eee2f3": ("core", "records", "kernels", "own_code"),
 }
 HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {high}" role="img"
   aria-labelledby="title about">

@@ -3,7 +3,7 @@
 import tempfile
 
 from torch import nn
-from transformers import Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from fedquilt import client_update
 
@@ -24,5 +24,7 @@ def train(model, data_loader, context):
     rows = {"train_dataset": data_loader.dataset, "data_collator": lambda rows: {"x": rows[0], "labels": rows[1]}}
     with tempfile.TemporaryDirectory() as folder:
         given = TrainingArguments(folder, use_cpu=True, remove_unused_columns=False, seed=context.round, **how, **quiet)
-        done = Trainer(WithLoss(model, context), given, **rows).train()
+        trainer = Trainer(WithLoss(model, context), given, **rows)
+        trainer.remove_callback(PrinterCallback)
+        done = trainer.train()
     return {"loss": done.training_loss, "steps": done.global_step}

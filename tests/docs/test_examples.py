@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from fedquilt.config.config import load
+from fedquilt.errors import RoundError
 from helpers.command import fedquilt
 
 ROOT = Path(__file__).parents[2]
@@ -61,8 +65,27 @@ def test_own_code_is_swept(tmp_path: Path) -> None:
     assert len(said.json["points"]) == 2
 
 
+def test_own_code_is_served(tmp_path: Path) -> None:
+    """As ``fedquilt serve`` plays it, on nodes in this process that trust these five files."""
+    pytest.importorskip("flwr")
+    from fedquilt.deploy.apps import play
+    from helpers.nodes import grid
+
+    names = re.findall(r'"(own_\w+\.py):', RECIPE.read_text())
+    trusted = tuple(hashlib.sha256((EXAMPLES / name).read_bytes()).hexdigest() for name in names)
+    config = load(RECIPE, ["rounds=2", "flower.classes=2", "flower.wait=5", "flower.ask=5", "flower.deadline=60"])
+    sites = example("own_data").hospitals()
+    folder = tmp_path / "trusted"
+    folder.mkdir()
+    play(grid(sites, trusted=(), trusted_code=trusted), config, folder)
+    assert json.loads((folder / "result.json").read_text())["last"]["test_auroc"] > 0.5
+    (tmp_path / "refused").mkdir()
+    with pytest.raises(RoundError, match=r"Nothing of it was run"):
+        play(grid(sites, trusted=(), trusted_code=trusted[:1]), config, tmp_path / "refused")
+
+
 def test_data_may_be_dealt_by_the_recipe(tmp_path: Path) -> None:
-    given = ("data.source=own_data.py:pooled", "data.clients=3", "data.partition=iid", "rounds=1")
+    given = ("data.source=own_data.py:pooled", "data.by_user=false", "data.clients=3", "data.partition=iid", "rounds=1")
     said = fedquilt("run", RECIPE, *given, "--json", f"output.folder={tmp_path}")
     assert said.code == 0, said.out
     assert said.json["best"]["test_accuracy"] > 0.5

@@ -390,6 +390,10 @@ _OTHER = [
     "cohort.min_replies=2",
     "cohort.max_growth=50.0",
     "flower.classes=12",
+    "train.loss=torch.nn.functional:cross_entropy",
+    "train.loop=builtins:print",
+    "metrics=['torch.nn.functional:cross_entropy']",
+    "callbacks=['fedquilt:Callback']",
 ]
 _BASE = {
     "method": {"kind": "fedprox", "mu": 0.1},

@@ -10,6 +10,7 @@ import pytest
 from fedquilt import own_code
 from fedquilt.config.config import load, parse
 from fedquilt.errors import ConfigError, InputError
+from fedquilt.own_code.files import KNOWN
 from helpers.command import SMALL, fedquilt
 
 CODE = """
@@ -228,7 +229,7 @@ def test_a_copy_that_was_edited_is_refused(recipe: Path) -> None:
     folder = Path(fedquilt("run", recipe, "--json").json["folder"])
     (copy,) = folder.glob("code/*/helper.py")
     copy.write_text(HELPER.replace("relu", "tanh"))
-    own_code._known.clear()  # as in another process
+    KNOWN.clear()  # as in another process
     said = fedquilt("resume", folder, "--saved-code")
     assert said.code == 2
     assert "is not what the recipe was made with" in said.err

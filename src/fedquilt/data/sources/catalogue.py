@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedquilt.data.npz import Arrays, arrays_of
+from fedquilt.data.npz import Arrays
 from fedquilt.errors import InputError
 
 Reader = Callable[..., Arrays]
@@ -142,14 +140,6 @@ def function_of(reader: Reader | str) -> Reader:
 def call(reader: Reader | str, *given: Path, what: str) -> Arrays:
     """Read, and refuse what is not a data set."""
     found: Any = function_of(reader)(*given)
-    if isinstance(found, tuple) and len(found) in (2, 4):  # x and y, and those of a common test set
-        keys = ("x", "y") if len(found) == 2 else tuple(KEYS.split(", "))
-        found = dict(zip(keys, found, strict=True))
-    if isinstance(found, dict):
-        found = arrays_of({name: np.asarray(part) for name, part in found.items()}, what)
     if not isinstance(found, Arrays):
-        raise InputError(
-            f"The reader of {what} gave {type(found).__name__}. It must give fedquilt.data.Arrays, or the arrays x and "
-            "y, or those and x_test and y_test."
-        )
+        raise InputError(f"The reader of {what} gave {type(found).__name__}. It must give fedquilt.data.Arrays.")
     return found

@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from fedquilt import own_code, registry
-from fedquilt.data.npz import Arrays
+from fedquilt.data.npz import Arrays, arrays_of
 from fedquilt.errors import InputError
 
 
 def arrays_of_own(name: str) -> Arrays:
     """The arrays that the function gives, to be divided over clients."""
     found = given(name)
+    if isinstance(found, tuple) and len(found) in (2, 4):  # x and y, or those and a common test set
+        keys = ("x", "y") if len(found) == 2 else ("x_train", "y_train", "x_test", "y_test")
+        found = arrays_of(dict(zip(keys, map(np.asarray, found), strict=True)), own_code.short(name))
     if not isinstance(found, Arrays):
         raise InputError(
-            f"{own_code.unpinned(name)} gave a {type(found).__name__}, but data.source needs fedquilt.data.Arrays or "
-            "a Federation (from_datasets, from_frame, ...). Return one of them."
+            f"{own_code.unpinned(name)} gave a {type(found).__name__}, but data.source needs the arrays x and y, or "
+            "x_train, y_train, x_test and y_test, fedquilt.data.Arrays, or a Federation (from_datasets, from_frame, "
+            "...). Return one of them."
         )
     return replace(found, name=found.name or own_code.short(name))
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 pytest.importorskip("flwr")
 
@@ -16,11 +21,13 @@ from fedquilt.config.config import load
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet
 from fedquilt.deploy.dry_run import leaving
+from fedquilt.deploy.flower_command import free_port
 from fedquilt.deploy.site import settings_of
 from fedquilt.engines.flower.engine import Flower
 from fedquilt.engines.local import Local
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.metrics.scoring import score_of
+from fedquilt.own_code.files import KNOWN, PACKAGE
 from fedquilt.records.record import pack
 from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import method_of
@@ -89,8 +96,8 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Forget:
     """Let this process be another one: it knows no code, and has imported none."""
 
     def forget() -> None:
-        own_code._known.clear()
-        for name in [name for name in sys.modules if name.startswith(own_code.PACKAGE)]:
+        KNOWN.clear()
+        for name in [name for name in sys.modules if name.startswith(PACKAGE)]:
             del sys.modules[name]
 
     return forget
@@ -184,3 +191,29 @@ def test_a_dry_run_of_somebody_elses_recipe_runs_nothing(recipe: Path, model: st
 def test_a_hash_must_be_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--trusted_code\.0"):
         settings_of({"data": "x.npz", "state": str(tmp_path), "trusted_code": ["abc"]}, "join", "--")
+
+
+@pytest.mark.flower
+def test_real_sites_run_what_they_trust(recipe: Path, tmp_path: Path) -> None:
+    """As people do it: sha256sum, serve and join, on this machine; the site that does not trust it refuses."""
+    port, trust = free_port(), [word for print_ in prints(recipe) for word in ("--trust-code", print_)]
+    x, y = load_digits(return_X_y=True)
+    command, sites = [sys.executable, "-m", "fedquilt"], {"bergen": trust, "oslo": trust, "bodo": trust[:2]}
+    settings = ["rounds=1", "flower.classes=10", "cohort.min_replies=2", f"output.folder={tmp_path}/runs"]
+    with ExitStack() as started:
+        processes = []
+        for place, (site, options) in enumerate(sites.items()):
+            np.savez(tmp_path / f"{site}.npz", x=(x[place::9] / 16).astype(np.float32), y=y[place::9])
+            given = ["--data", tmp_path / f"{site}.npz", "--name", site, "--state", tmp_path / site, *options]
+            join = [*command, "join", "--superlink", f"127.0.0.1:{port}", "--insecure", "--classes", "10", *given]
+            processes.append(started.enter_context(subprocess.Popen([str(word) for word in join])))
+        serve = [*command, "serve", str(recipe), *settings, "--insecure", "--port", str(port), "--nodes", "3", "--json"]
+        try:
+            done = subprocess.run(serve, capture_output=True, text=True, timeout=300, check=False)
+        finally:
+            for process in processes:
+                process.terminate()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["quarantined"] == 1
+    assert list((tmp_path / "bodo" / "refused-code").glob("*/my.py.txt"))
+    assert (tmp_path / "marker").read_text().count("run") >= 3  # the server, and two sites
