@@ -171,17 +171,18 @@ def test_methods_that_cannot_be_told_apart_from_the_best_are_named_with_it() -> 
         {"method": n, "kind": n, "accuracy": float(np.mean([list(s.values()) for s in found]))}
         for n, found in scores.items()
     ]
+    shown = {name: name for name in scores}
     found = winner(rows, scores)
     assert found is not None
     assert (found["method"], found["tied"]) == ("best", ["near"])
-    assert apart(found) == "It cannot be told apart from near, and is significantly above the other 1."
+    assert apart(found, shown) == "It cannot be told apart from near, and is significantly above the other 1."
     assert "seeds_p" not in found["versus"]["low"]  # of three seeds, that test could never say anything
     alone = winner(rows, {n: s[:1] for n, s in scores.items()})
     assert alone is not None
-    assert apart(alone).startswith("One seed cannot tell methods apart")
+    assert apart(alone, shown).startswith("One seed cannot tell methods apart")
     clear = winner(rows[:2], scores)
     assert clear is not None
-    assert apart(clear) == "It is significantly above the other method."
+    assert apart(clear, shown) == "It is significantly above the other method."
 
 
 def test_on_one_common_test_set_the_seeds_decide() -> None:
