@@ -32,7 +32,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 SECONDS = 1.0  # of processor time that a case may take
 DATA = 0.05  # of the recipes go on to the data
 CHUNK = 500
-LINE = 10_000  # cases after which a file is told how far it is
+LINE = 5_000  # cases after which a file is told how far it is
 
 
 Wrong = tuple[str, str, str]  # a case, its error and where in the library that was, and the whole trace
