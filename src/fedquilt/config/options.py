@@ -123,11 +123,13 @@ def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
     parameters = inspect.signature(maker).parameters
     passed = list(parameters)[: _count(table, parameters)] if _is_itself(table, entry, maker) else []
     for name, parameter in parameters.items():
-        if name in passed or parameter.kind in _MANY or (table == "method" and name in _OBJECTS):
+        if name in passed or parameter.kind in _MANY:
             continue
         kind_of = _named(hints.get(name, parameter.annotation))
         if kind_of is inspect.Parameter.empty or isinstance(kind_of, str):
             kind_of = Any  # somebody's own, without types
+        if table == "method" and name in _OBJECTS and kind_of is Any:
+            continue
         if name in GIVEN.get(table, ()) or not (kind_of is Any or _is_plain(kind_of)):
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
