@@ -1,6 +1,6 @@
-"""The table of docs/comparison.md, from docs/comparison.toml.
+"""The tables of docs/comparison.md, from docs/comparison.toml; our lines of code are counted in examples/.
 
-    python docs/comparison_table.py           writes table and footnotes between the page's two marks
+    python docs/comparison_table.py           writes tables and footnotes between the page's marks
     python docs/comparison_table.py --short   prints the short table, without footnotes, for the README
 
 tests/docs/test_comparison.py holds the page against the data, and the data against this library.
@@ -8,8 +8,10 @@ tests/docs/test_comparison.py holds the page against the data, and the data agai
 
 from __future__ import annotations
 
+import io
 import sys
 import textwrap
+import tokenize
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from typing import Any
 HOME = Path(__file__).resolve().parent
 DATA, PAGE = HOME / "comparison.toml", HOME / "comparison.md"
 BEGIN, END = "<!-- comparison: docs/comparison_table.py writes it -->", "<!-- end of comparison -->"
+LINES, LINES_END = "<!-- lines: docs/comparison_table.py writes it -->", "<!-- end of lines -->"
+EXAMPLES = HOME.parent / "examples"
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 def load() -> dict[str, Any]:
@@ -35,11 +40,10 @@ def table(data: dict[str, Any], short: bool = False) -> str:
     return "\n".join(lines)
 
 
-def footnotes(data: dict[str, Any]) -> str:
-    """One for each source, in the order of first use."""
-    used = dict.fromkeys(source for row in data["rows"] for _, source in row["cells"])
+def footnotes(data: dict[str, Any], cells: list[list[str]]) -> str:
+    """One for each source of the cells, in the order of first use."""
     notes = []
-    for source in used:
+    for source in dict.fromkeys(source for _, source in cells):
         words = f"[^{source}]: " + " ".join(data["sources"][source].split())
         notes.append(
             textwrap.fill(words, 118, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
@@ -47,11 +51,59 @@ def footnotes(data: dict[str, Any]) -> str:
     return "\n".join(notes)
 
 
+def logical(code: str) -> tuple[int, int]:
+    """Statements that are no imports, and imports; blank lines, comments and docstrings are neither."""
+    lines: list[list[tokenize.TokenInfo]] = [[]]
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.NEWLINE:
+            lines.append([])
+        elif token.type not in LAYOUT:
+            lines[-1].append(token)
+    counted = [line for line in lines if any(token.type != tokenize.STRING for token in line)]
+    imports = sum(line[0].string in {"import", "from"} for line in counted)
+    return len(counted) - imports, imports
+
+
+def our_lines(ours: dict[str, Any]) -> list[str]:
+    """The cell of a job: files of examples/, keys of own.toml (each a line) and commands."""
+    lines, imports = len(ours["keys"]) + ours.get("commands", 0), 0
+    recipe = tomllib.loads((EXAMPLES / "own.toml").read_text(encoding="utf-8"))
+    for key in ours["keys"]:
+        found: Any = recipe
+        for part in key.split("."):
+            found = found[part]  # a key that is not there is a mistake in the data
+    for file in ours["files"]:
+        more, imported = logical((EXAMPLES / file).read_text(encoding="utf-8"))
+        lines, imports = lines + more, imports + imported
+    return [f"{lines} + {imports}", ours["source"]]
+
+
+def jobs(data: dict[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    """What each job is, and its cells, ours first."""
+    return [(job["what"], [our_lines(job["ours"]), *job["cells"]]) for job in data["lines"]["jobs"]]
+
+
+def lines_table(data: dict[str, Any]) -> str:
+    """Lines that a user writes, with footnotes."""
+    columns = data["lines"]["columns"]
+    lines = ["| lines for | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for what, cells in jobs(data):
+        lines.append(f"| {what} | " + " | ".join(f"{words}[^{source}]" for words, source in cells) + " |")
+    return "\n".join(lines) + "\n\n" + footnotes(data, [cell for _, cells in jobs(data) for cell in cells])
+
+
+def between(page: str, begin: str, end: str, words: str) -> str:
+    """The page with these words between its two marks."""
+    head, _, rest = page.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}\n{words}\n{end}{tail}"
+
+
 def with_table(page: str, data: dict[str, Any]) -> str:
-    """The page with its table and footnotes written anew."""
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{table(data)}\n\n{footnotes(data)}\n{END}{tail}"
+    """The page with its tables and footnotes written anew."""
+    notes = footnotes(data, [cell for row in data["rows"] for cell in row["cells"]])
+    page = between(page, BEGIN, END, f"{table(data)}\n\n{notes}")
+    return between(page, LINES, LINES_END, lines_table(data))
 
 
 if __name__ == "__main__":

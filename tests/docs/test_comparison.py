@@ -52,11 +52,43 @@ def test_the_page_shows_the_data(script: Any, data: dict[str, Any]) -> None:
     assert max(len(line) for line in page.splitlines()) <= 120
 
 
-def test_every_cell_has_a_source_and_every_source_a_cell(data: dict[str, Any]) -> None:
+def test_every_cell_has_a_source_and_every_source_a_cell(script: Any, data: dict[str, Any]) -> None:
     for row in data["rows"]:
         assert len(row["cells"]) == len(data["columns"]), row["what"]
         assert all(word.isdigit() or word in WORDS for word, _ in row["cells"]), row["what"]
-    assert {source for row in data["rows"] for _, source in row["cells"]} == set(data["sources"])
+    jobs = script.jobs(data)
+    assert all(len(cells) == len(data["lines"]["columns"]) for _, cells in jobs)
+    cells = [cell for row in data["rows"] for cell in row["cells"]] + [cell for _, row in jobs for cell in row]
+    assert {source for _, source in cells} == set(data["sources"])
+
+
+def test_lines_are_statements(script: Any) -> None:
+    code = '''
+"""Said."""
+import os  # why
+from a import (
+    b,
+)
+
+@b
+def f(
+    x,
+):
+    """Said."""
+    # so
+    return g(
+        x,
+    )
+
+"text".join(x)
+'''
+    assert script.logical(code) == (4, 2)
+
+
+def test_our_lines_name_what_there_is(script: Any) -> None:
+    with pytest.raises(KeyError, match="wdith"):
+        script.our_lines({"files": [], "keys": ["model.wdith"], "source": "la"})
+    assert script.our_lines({"files": [], "keys": ["model.width"], "commands": 2, "source": "la"})[0] == "3 + 0"
 
 
 def counted(data: dict[str, Any], column: int) -> list[int]:

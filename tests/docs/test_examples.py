@@ -54,8 +54,15 @@ def test_own_code_is_compared(tmp_path: Path) -> None:
     given = ("rounds=2", "compare.seeds=[0]", f"output.folder={tmp_path}", "engine.at_once=2")
     said = fedquilt("compare", RECIPE, "--json", *given)
     assert said.code == 0, said.out
-    assert [row["method"] for row in said.json["rows"]] == ["fedavg", "ditto", "ServerMomentum"]
+    assert [row["method"] for row in said.json["rows"]] == ["fedavg", "ditto", "ServerMomentum", "Pulled"]
     assert all("test_auroc" in str(row) or row["auroc"] for row in said.json["rows"])
+    (folder,) = tmp_path.glob("compare-*")
+    pytest.importorskip("matplotlib")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["figures.py", str(folder)])
+        example("figures")
+    assert (folder / "curves.pdf").read_bytes().startswith(b"%PDF")
+    assert "Pulled" in (folder / "table.tex").read_text()
 
 
 def test_own_code_is_swept(tmp_path: Path) -> None:
