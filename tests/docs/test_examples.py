@@ -12,8 +12,10 @@ from types import ModuleType
 
 import pytest
 
+from fedquilt import FedAvg, FedProx, Net, run
 from fedquilt.config.config import load
 from fedquilt.errors import RoundError
+from fedquilt.models import MLP
 from helpers.command import fedquilt
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +49,7 @@ def test_own_code_runs(tmp_path: Path) -> None:
     assert said.code == 0, said.out
     assert said.json["best"]["test_accuracy"] > 0.75
     assert 0.8 < said.json["best"]["test_auroc"] <= 1
-    assert len(list(Path(said.json["folder"]).glob("code/own_*/own_*.py"))) == 5
+    assert len(list(Path(said.json["folder"]).glob("code/own_*/own_*.py"))) == 6
 
 
 def test_own_code_is_compared(tmp_path: Path) -> None:
@@ -65,6 +67,19 @@ def test_own_code_is_compared(tmp_path: Path) -> None:
     assert "Pulled" in (folder / "table.tex").read_text()
 
 
+def test_the_proximal_term_is_that_of_fedprox() -> None:
+    clients = example("own_data").hospitals()
+    net = Net.of(MLP, features=8, classes=2)
+    own, known = (
+        run(method, clients, rounds=2, engine="local", progress=False)
+        for method in (example("own_prox").Pulled(net, mu=0.5), FedProx(net, mu=0.5))
+    )
+    plain = run(FedAvg(net), clients, rounds=2, engine="local", progress=False)
+    losses = [[snapshot.metrics["test_loss"] for snapshot in played] for played in (own, known, plain)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0] != pytest.approx(losses[2], rel=1e-5)
+
+
 def test_own_code_is_swept(tmp_path: Path) -> None:
     tried = ("--set", "model.width=4,16", "--set", "model.kind=own_model.py:Wide")
     said = fedquilt("sweep", RECIPE, *tried, "--json", "rounds=1", f"output.folder={tmp_path}")
@@ -73,7 +88,7 @@ def test_own_code_is_swept(tmp_path: Path) -> None:
 
 
 def test_own_code_is_served(tmp_path: Path) -> None:
-    """As ``fedquilt serve`` plays it, on nodes in this process that trust these five files."""
+    """As ``fedquilt serve`` plays it, on nodes in this process that trust these six files."""
     pytest.importorskip("flwr")
     from fedquilt.deploy.apps import play
     from helpers.nodes import grid
