@@ -90,7 +90,7 @@ def test_scoring_sends_a_model_once_to_each_node():
     weighed = engine.carried()
     assert weighed["carried_down"] == weighed["scoring_down"]
     model = len(pack(rounds.state.shared, compact=True))
-    heads = 2 * (2000 + len(engine._begin))
+    heads = 2 * (2000 + len(engine._terms["begin"]))
     assert 2 * model < weighed["scoring_down"] < 2 * model + heads < 4 * model
     assert weighed["scoring_up"] > 0
     assert set(engine.carried().values()) == {0}

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 pytest.importorskip("flwr")
 
-from fedquilt import Federation, own_code
+from fedquilt import FedAvg, Federation, own_code
 from fedquilt.config.config import load
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet
@@ -24,6 +24,7 @@ from fedquilt.deploy.dry_run import leaving
 from fedquilt.deploy.flower_command import free_port
 from fedquilt.deploy.site import settings_of
 from fedquilt.engines.flower.engine import Flower
+from fedquilt.engines.flower.jobs import RunTerms
 from fedquilt.engines.local import Local
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.metrics.scoring import score_of
@@ -31,6 +32,7 @@ from fedquilt.own_code.files import KNOWN, PACKAGE
 from fedquilt.records.record import pack
 from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import method_of
+from fedquilt.testing import network
 from helpers.nodes import flower, grid
 
 CODE = """
@@ -185,6 +187,43 @@ def test_a_dry_run_of_somebody_elses_recipe_runs_nothing(recipe: Path, model: st
     given = {"data": "digits.npz", "state": str(tmp_path), "trusted_code": prints(recipe)[1:]}
     with pytest.raises(ConfigError, match=r"--trust(-code [0-9a-f]{64}| os| subprocess)"):
         leaving(settings_of(given, "join"), recipe)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'make = "fedquilt.models.registry:make"\nargs = ["my.py:Net", {list = [5]}, 2]',
+        'make = "fedquilt.data.federation:Federation.from_source"\nargs = ["my.py:brier"]',
+    ],
+    ids=["model", "data"],
+)
+def test_a_dry_run_of_somebody_elses_script_runs_nothing(
+    recipe: Path, call: str, forget: Forget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    forget()
+    np.savez("own.npz", x=np.ones((20, 5), np.float32), y=np.arange(20) % 2)
+    recipe.write_text(f'[script]\nkind = "a"\n[script.method]\n{call}\nkwargs = {{}}\n')
+    with pytest.raises(InputError, match=r"--trust-code [0-9a-f]{64}"):
+        leaving(settings_of({"data": "own.npz", "name": "oslo", "state": "."}, "join"), recipe)
+    assert not Path("marker").exists()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in a job"])
+def test_a_trusted_reader_of_files_runs_no_code(federation: Federation, late: bool, tmp_path: Path) -> None:
+    """A site that lets the server name files to start from does not let it name programs."""
+    call = {"args": ["os:system", {"list": [64]}, 10], "kwargs": {"command": f"touch {tmp_path}/marker"}}
+    made = {"make": "fedquilt.models.registry:make", **call}
+    if late:
+        build = {"partial": {"name": "fedquilt.models.registry:make"}, **call}
+        net = {"make": "fedquilt.core.net:Net", "args": [build], "kwargs": {}}
+        made = {"make": "fedquilt.methods.fedavg:FedAvg", "args": [net], "kwargs": {}}
+    engine = flower(grid(federation, trusted=("fedquilt.models.registry",)))
+    played = Rounds(FedAvg(network()), engine.gather(2), engine, Seed(3))
+    engine._terms = {"begin": pack(RunTerms(engine.run, made, None, 3), compact=True)}
+    with pytest.raises(RoundError, match=r"names 'os', which this site does not trust|failed in 'unpack' \(InputError"):
+        played.play()
     assert not (tmp_path / "marker").exists()
 
 

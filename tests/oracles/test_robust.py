@@ -14,12 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedquilt.config.options import check_options
 from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.pieces import robust
 from fedquilt.pieces.aggregators import mean
+from fedquilt.pieces.robust.vectors import count_of
 
 RULES = {
     "clip_norm": robust.clip_norm(radius=2.0),
@@ -333,3 +335,13 @@ def test_trust_follows_the_servers_own_change() -> None:
 def test_what_cannot_be(make: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         make()
+
+
+@pytest.mark.parametrize("kind", ["krum", "multi_krum", "trimmed_mean", "meamed", "bulyan", "nearest_mixing", "arc"])
+def test_a_recipe_counts_too(kind: str) -> None:
+    """Numbers come from recipes as the annotated type."""
+    made, problems = check_options("method", "fedavg", {"aggregate": {"kind": kind, "byzantine": 2}}, "method")
+    assert not problems
+    assert count_of(made["aggregate"].byzantine, 100) == 2
+    _, problems = check_options("method", "fedavg", {"aggregate": {"kind": kind, "byzantine": 2.5}}, "method")
+    assert "or a count of clients, got 2.5" in problems[0]

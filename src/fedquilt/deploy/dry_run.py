@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,17 +57,21 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     from fedquilt.config.config import load
     from fedquilt.runs.build import method_of
 
-    with own_code.only(settings.trusted_code, settings.trusted):  # the recipe may be somebody else's
+    theirs = partial(own_code.only, settings.trusted_code, settings.trusted)  # the recipe may be somebody else's
+    with theirs():
         config = load(recipe)
     if settings.classes is None:  # the server would say so
         settings = settings.model_copy(update={"classes": config.flower.classes})
     engine = _Listening()
     source = _surveyed(source_of(settings), engine, config)
-    method = method_of(config, source)
-    played = Rounds(method, source, engine, Seed(config.seed), score=score_of(method))
-    last = min(most, config.rounds)
-    while played.done < min(rounds, last) or (played.done < last and played.exchanges.keys() - engine.uploads.keys()):
-        played.play()
+    with theirs():
+        method = method_of(config, source)
+        played = Rounds(method, source, engine, Seed(config.seed), score=score_of(method))
+        last = min(most, config.rounds)
+        while played.done < min(rounds, last) or (
+            played.done < last and played.exchanges.keys() - engine.uploads.keys()
+        ):
+            played.play()
     unseen = [name for name in played.exchanges if name not in engine.uploads]
     first: Any = next(iter(played.evaluate(list(source.evaluated)[:1]).values()), {})
     return {

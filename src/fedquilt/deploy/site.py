@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from fedquilt import own_code
-from fedquilt.errors import ConfigError, InputError
+from fedquilt.config.options import explain
+from fedquilt.errors import ConfigError, InputError, did_you_mean
 from fedquilt.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -80,14 +82,18 @@ def settings_of(given: Mapping[str, Any], where: str, sign: str = "") -> SiteSet
     try:
         settings = SiteSettings.model_validate(given)
     except ValidationError as error:
-        found = [
-            f"{sign}{'.'.join(map(str, e['loc']))}: {e['msg'].lower()}, got {e['input']!r}" for e in error.errors()
-        ]
-        raise ConfigError(found, where) from error
+        raise ConfigError([f"{sign}{_problem(e)}" for e in error.errors()], where) from error
     if settings.test + settings.valid >= 1:
         both = f"{sign}test {settings.test:g} and {sign}valid {settings.valid:g}"
         raise ConfigError([f"{both} leave no rows to train on; their sum must be below 1"], where)
     return settings
+
+
+def _problem(error: ErrorDetails) -> str:
+    if error["type"] != "extra_forbidden":
+        return explain(error)
+    name = ".".join(map(str, error["loc"]))
+    return f"{name}: unknown key{did_you_mean(name, SiteSettings.model_fields)}"
 
 
 def read_site(file: Path) -> SiteSettings:

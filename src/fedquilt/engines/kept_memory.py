@@ -25,6 +25,27 @@ def keep_memory() -> None:
             library.mallopt(_TRIM, KEEP)
 
 
+_least: list[int] = []  # this process's resident size when holes were last given back, or less since, in bytes
+
+
+def give_back() -> None:
+    """Give freed memory back that lies in holes between what is still used: large batches no longer fit into those, so
+    that a process would grow with every client. To be called now and then; it looks whether there may be enough."""
+    if os.environ.get("FEDQUILT_MALLOC", "1") == "0":
+        return
+    with suppress(OSError, AttributeError, ValueError, IndexError):
+        now = _resident()
+        if _least and now > _least[0] + KEEP:
+            ctypes.CDLL(None).malloc_trim(0)
+            _least[:] = [_resident()]
+        _least[:] = [min([now, *_least])]
+
+
+def _resident() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def settings() -> dict[str, str]:
     """The same for a process that is started anew."""
     if os.environ.get("FEDQUILT_MALLOC", "1") == "0":

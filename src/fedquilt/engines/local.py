@@ -9,7 +9,7 @@ import torch
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.kept_memory import keep_memory
+from fedquilt.engines.kept_memory import give_back, keep_memory
 from fedquilt.rounds.client import ClientSide, Evaluation, Outcome, Score, Scores, Task
 from fedquilt.rounds.engine import Facts, Lost
 
@@ -47,6 +47,7 @@ class Local:
         """One after another."""
         for client in clients:
             yield client, self.side.update(task(client))
+            give_back()
 
     def evaluations(
         self, clients: Sequence[ClientId], evaluation: Callable[[ClientId], Evaluation]
@@ -54,6 +55,7 @@ class Local:
         """One after another."""
         for client in clients:
             yield client, self.side.evaluation(evaluation(client))
+            give_back()
 
     def saved(self, oldest: int) -> None:
         """Clients' states are in the run's folder, which looks after itself."""

@@ -22,6 +22,7 @@ from fedquilt.core.describe import build, describe, find
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
+from fedquilt.engines.kept_memory import give_back
 from fedquilt.engines.lanes import update_together
 from fedquilt.engines.pipe import Pipe, mapped
 from fedquilt.errors import ExchangeError, FedquiltError
@@ -193,6 +194,7 @@ def answer(side: ClientSide, job: WorkerJob, down: bytes | None, whole: bytes | 
     for part in parts:
         try:
             results.append(_result(side, part, down, whole))
+            give_back()
         except ExchangeError as error:
             client = getattr(part, "client", error.client)
             return JobFailed(job.number, error.stage, error.reason, traceback.format_exc(), False, client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from fedquilt.errors import InputError
 
 PACKAGE = "fedquilt_code"  # the name above all modules of users' own
 COPIES = "code"  # the folder of a run that keeps what it was made with
+NAMED = r"(?:[\w-][\w -]*/)*[\w-][\w -]*\.py"  # the path of a file that can be imported
 MOST_BYTES = 2**20  # of the files of one reference
 
 
@@ -49,7 +51,9 @@ class OwnCode:
     @property
     def module(self) -> str:
         """The name by which the file is imported."""
-        return f"{self.package}." + ".".join(PurePosixPath(self.entry).with_suffix("").parts)
+        path = PurePosixPath(self.entry)
+        parts = path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts
+        return ".".join((self.package, *parts))
 
     @property
     def folder(self) -> str:
@@ -76,6 +80,11 @@ KNOWN: dict[str, OwnCode] = {}  # by hash; what this process may import
 
 def read(root: Path, entry: str) -> OwnCode:
     """A file and what it imports of the files beside it."""
+    if re.fullmatch(NAMED, entry) is None:
+        raise InputError(
+            f"The file '{root / entry}' cannot be imported by its name. Rename it to one of letters, digits, '_', '-' "
+            f"and spaces, such as '{re.sub('[^A-Za-z0-9_-]+', '_', Path(entry).stem).strip('_') or 'my'}.py'."
+        )
     root = root.resolve()
     files: dict[str, bytes] = {}
     waiting = [entry]

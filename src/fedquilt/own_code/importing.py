@@ -71,7 +71,7 @@ def _aliases(alias: ast.alias, above: str, tops: Collection[str]) -> list[ast.al
     if alias.asname is not None or top == alias.name:
         found = [ast.alias(above + alias.name, alias.asname or alias.name)]
     else:
-        found = [ast.alias(above + alias.name, "_"), ast.alias(above + top, top)]
+        found = [ast.alias(above + alias.name, "_fedquilt"), ast.alias(above + top, top)]
     return [ast.copy_location(new, alias) for new in found]
 
 
@@ -96,7 +96,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _file_of(code: OwnCode, path: str) -> str | None:
     """The file of a module; None for a folder, and '' for nothing."""
-    for file in (f"{path}.py", f"{path}/__init__.py"):
+    for file in (f"{path}.py", f"{path}/__init__.py") if path else ("__init__.py",):
         if file in code.files:
             return file
     return None if not path or any(file.startswith(f"{path}/") for file in code.files) else ""

@@ -104,11 +104,11 @@ def _code_of(place: str, hash: str | None) -> OwnCode | None:
 
 def _places(folder: Path, file: str, is_file: bool, hash: str | None) -> Iterator[tuple[Path, str]]:
     """Where a reference may be: among the copies of a run, or as it is written."""
-    if hash is not None:
-        for copy in sorted((folder / COPIES).glob(f"*-{hash}")):
-            yield copy, Path(file).name if is_file else file
+    copies = [] if hash is None else sorted((folder / COPIES).glob(f"*-{hash}"))
     if is_file:
+        yield from ((copy, Path(file).name) for copy in copies)
         yield (folder / file).parent, Path(file).name
         return
-    yield folder, file
-    yield folder, file.removesuffix(".py") + "/__init__.py"
+    for place in (*copies, folder):
+        yield place, file
+        yield place, file.removesuffix(".py") + "/__init__.py"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.errors import InputError
-from fedquilt.own_code.files import KNOWN, MOST_BYTES, PACKAGE, OwnCode
+from fedquilt.own_code.files import KNOWN, MOST_BYTES, NAMED, PACKAGE, OwnCode
 
 _trusted: ContextVar[tuple[Collection[str], Collection[str]] | None] = ContextVar("trusted", default=None)  # None: all
 
@@ -87,9 +87,6 @@ def let_in(codes: Sequence[OwnCode]) -> None:
         KNOWN.setdefault(code.hash, code)
 
 
-_PATH = re.compile(r"(?:[^\W\d]\w*/)*[^\W\d]\w*\.py")
-
-
 def received(frame: object) -> list[OwnCode]:
     """Code that came from elsewhere; nothing of it is run, or let in. Raises unless it is what :func:`packed` gives."""
     given: Any = frame if isinstance(frame, list) else [frame]
@@ -106,4 +103,4 @@ def _is_sound(item: object) -> bool:
     _, entry, files = item
     if not (isinstance(entry, str) and isinstance(files, dict) and entry in files):
         return False
-    return all(isinstance(p, str) and _PATH.fullmatch(p) and isinstance(c, bytes) for p, c in files.items())
+    return all(isinstance(p, str) and re.fullmatch(NAMED, p) and isinstance(c, bytes) for p, c in files.items())

@@ -40,3 +40,31 @@ def test_a_process_that_is_started_anew_gets_the_same_settings(monkeypatch: pyte
     assert {int(v) for v in kept_memory.settings().values()} == {kept_memory.BLOCK, kept_memory.KEEP}
     monkeypatch.setenv("FEDQUILT_MALLOC", "0")
     assert kept_memory.settings() == {}
+
+
+HOLES = """
+import ctypes
+from fedquilt.engines.kept_memory import _resident, give_back, keep_memory
+keep_memory()
+give_back()
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+large = []
+for step in range(25):
+    large.append(library.malloc(2**24))
+    ctypes.memset(large[-1], 1, 2**24)
+    library.malloc(2**17)
+for block in large:
+    library.free(block)
+before = _resident()
+give_back()
+print(before, _resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
+def test_holes_that_large_batches_leave_are_given_back() -> None:
+    told = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, check=True).stdout
+    before, after = map(int, told.split())
+    assert before > 25 * 2**24
+    assert after < before - 20 * 2**24

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,17 @@ def test_who_stands_out_again_and_again_is_suspended_for_a_while() -> None:
     assert [bool(known.suspended("a", r)) for r in range(4, 8)] == [True, True, True, False]
     assert Reputation(json.loads(json.dumps(known.past))).suspended("a", 4) == known.suspended("a", 4)
     assert known.suspended("b", 4) is None
+
+
+def test_an_exchange_that_cannot_be_judged_forgives_nobody() -> None:
+    """A method of several exchanges: only some of them have changes, and cohorts may be small."""
+    checks, past, odd = CohortChecks(strikes=3), dict[str, Any](), dict[Any, str]()
+    liar = np.full(50, 1e4)
+    for round in range(3):
+        counts = [Reply(i, 10, object()) for i in range(11)]
+        for heard in (counts, replies(10, round, liar), replies(2, round, liar)):
+            _, odd, past = checks.sift([*heard[:-1], replace(heard[-1], client=-1)], past, round)
+    assert "suspended until" in odd[-1]
 
 
 def test_attackers_are_named_or_drawn() -> None:

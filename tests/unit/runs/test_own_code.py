@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,42 @@ def test_packages_of_the_recipes_folder_and_installed_ones(recipe: Path) -> None
     assert (
         same.json["digest"] == fedquilt("run", recipe, 'model={kind="logistic"}', "rounds=1", "--json").json["digest"]
     )
+
+
+@pytest.mark.parametrize("kind", ["parts:Net", "parts/__init__.py:Net"])
+def test_a_package_itself_with_its_relative_imports(recipe: Path, kind: str) -> None:
+    package = recipe.parent / "parts"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .base import Base\n\n\nclass Net(Base):\n    pass\n")
+    (package / "base.py").write_text(BASE)
+    said = fedquilt("run", recipe, f'model={{kind="{kind}"}}', "rounds=1", "--json")
+    assert said.code == 0, said.err
+    shutil.rmtree(package)
+    again = fedquilt("run", Path(said.json["folder"]) / "config.toml", "--fresh", "--json")  # from its copy
+    assert again.code == 0, again.err
+    assert again.json["digest"] == said.json["digest"]
+
+
+def test_names_of_files(recipe: Path) -> None:
+    """Also those that no import statement could have; at sites, too."""
+    for name in ("01-my net.py", "für_mich.py"):
+        (recipe.parent / name).write_text(BASE)
+        with own_code.looking_in(recipe.parent):
+            assert own_code.load(own_code.where(f"{name}:Base")).__name__ == "Base"
+        (code,) = own_code.used(own_code.where(f"{recipe.parent / name}:Base"))
+        assert [found.hash for found in own_code.received(own_code.packed([code]))] == [code.hash]
+    (recipe.parent / "my.v2.py").write_text(BASE)
+    assert "Rename it to one of letters, digits, '_', '-' and spaces, such as 'my_v2.py'" in problems(
+        recipe, 'model={kind="my.v2.py:Base"}'
+    )
+
+
+def test_imports_of_what_is_beside_bind_nothing_else(recipe: Path) -> None:
+    (recipe.parent / "parts").mkdir()
+    (recipe.parent / "parts" / "base.py").write_text("NAME = 'base'\n")
+    (recipe.parent / "other.py").write_text("_ = str.upper\nimport parts.base\nNAME = _(parts.base.NAME)\n")
+    with own_code.looking_in(recipe.parent):
+        assert own_code.load(own_code.where("other.py:NAME")) == "BASE"
 
 
 def test_two_files_of_one_name_and_two_versions_of_one_file(recipe: Path, tmp_path: Path) -> None:

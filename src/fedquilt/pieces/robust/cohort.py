@@ -124,14 +124,15 @@ class CohortChecks:
         odd = {r.client: why for r in replies if (why := known.suspended(r.client, round))}
         rest = [r for r in replies if r.client not in odd]
         found = self.judge(rest)
-        known.note({r.client: r.client in found for r in rest}, self, round)
+        if self._comparable(rest):  # of others nothing is known, so nothing is forgotten either
+            known.note({r.client: r.client in found for r in rest}, self, round)
         return self.capped([r for r in rest if r.client not in found]), {**odd, **found}, known.past
 
     def judge(self, replies: Sequence[Reply]) -> dict[ClientId, str]:
         """Whose replies stand out, and by which numbers."""
-        changes = [moved(r.upload.delta) for r in replies if hasattr(r.upload, "delta")]
-        if len(changes) < max(_FEWEST, len(replies)):  # an exchange without changes, or too few to compare
+        if not self._comparable(replies):
             return {}
+        changes = [moved(r.upload.delta) for r in replies]
         vectors = Vectors(changes, torch.ones(len(changes), dtype=torch.float64))
         found: dict[ClientId, str] = {}
         if self.direction:
@@ -139,6 +140,10 @@ class CohortChecks:
         if self.length:
             found.update(self._long(replies, vectors))
         return found
+
+    def _comparable(self, replies: Sequence[Reply]) -> bool:
+        """Whether there are changes, and enough of them to tell what is usual."""
+        return len(replies) >= _FEWEST and all(hasattr(r.upload, "delta") for r in replies)
 
     def limit(self, n: int) -> float:
         """How many deviations from the median are too many among n."""

@@ -163,13 +163,13 @@ def mean_of(vectors: Vectors) -> Params:
 
 def count_of(byzantine: float, n: int) -> int:
     """How many of n vectors may be false: a whole number is a count, a fraction a share of them."""
-    return byzantine if isinstance(byzantine, int) else math.floor(byzantine * n + 1e-9)
+    return int(byzantine) if byzantine >= 1 else math.floor(byzantine * n + 1e-9)
 
 
 def check_byzantine(byzantine: float) -> None:
     """Raise unless it is a count, or a share below a half."""
-    fine = byzantine >= 0 if type(byzantine) is int else isinstance(byzantine, float) and 0 <= byzantine < 0.5
-    if not fine:
+    number = isinstance(byzantine, int | float) and not isinstance(byzantine, bool)
+    if not (number and (0 <= byzantine < 0.5 or (byzantine >= 1 and float(byzantine).is_integer()))):
         raise InputError(
             f"byzantine is a share of the cohort below 0.5, such as 0.2, or a count of clients, got {byzantine!r}."
         )
