@@ -159,7 +159,8 @@ def stopped_by_sigterm(tmp_path: Path, command: str, kind: str) -> Path:
 
     def begun() -> Path | None:
         found = next((tmp_path / "runs").rglob("messages.jsonl"), None)
-        last = {} if found is None else (lines(found) or [{}])[-1]
+        said = [] if found is None else [line for line in lines(found) if line["kind"] != "note"]
+        last = (said or [{}])[-1]
         if found is None or last.get("kind") != kind:
             return None
         return found.parent if played(found.parent) > last["round"] else None
