@@ -320,3 +320,8 @@ def test_names_never_share_a_folder(no_reports: None, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="too long for a folder's"):
         compared(tmp_path / "long", {"\N{GRINNING FACE}" * 40: PAIR["FedAvg"]})
     assert not (tmp_path / "long").exists()
+
+
+def test_checks_and_attackers_are_objects() -> None:
+    with pytest.raises(InputError, match=r"(?s)checks: should be CohortChecks.*got 3.*attackers: should be Attackers"):
+        compared(checks=3, attackers="sign_flip")
