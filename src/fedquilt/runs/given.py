@@ -82,7 +82,7 @@ class RunOptions(TypedDict, total=False):
     attackers: Attackers | None
 
 
-OBJECTS = ("checks", "attackers")  # which have no setting of a simple value
+OBJECTS = {"checks": CohortChecks, "attackers": Attackers}  # which have no setting of a simple value
 _SETTINGS = {  # which setting of a recipe an argument is
     "evaluate_every": "evaluate.every",
     "evaluate_clients": "evaluate.clients",
@@ -113,6 +113,11 @@ def settings_of(engine: str | Engine, folder: Path | None, **arguments: Any) -> 
     raw: dict[str, Any] = {"snapshot": {"seconds": 0.0}, "name": _name(folder)}
     known = [*_SETTINGS, *OBJECTS]
     unknown = [f"{n}: unknown argument{did_you_mean(n, known)}" for n in arguments if n not in known]
+    unknown += [
+        f"{n}: should be {kind.__name__}(...), got {arguments[n]!r:.60}"
+        for n, kind in OBJECTS.items()
+        if not isinstance(arguments.get(n), kind | None)
+    ]
     chosen = {"engine": engine} if isinstance(engine, str) else {}
     for name, value in {**chosen, **arguments}.items():
         if name not in _SETTINGS or value is None:

@@ -106,4 +106,6 @@ def flush(path: Path) -> None:
 
 def file_name(client: ClientId) -> str:
     """A client's id as part of a file's name."""
-    return str(client) if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
+    if isinstance(client, int):
+        return str(client)
+    return json.dumps(client).replace("%", "%25").replace("/", "%2F").strip('"')

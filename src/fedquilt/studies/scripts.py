@@ -30,6 +30,7 @@ from fedquilt.studies.results import Results
 from fedquilt.studies.sweep import ends, planned, swept
 
 Data = Federation | Stream
+_LONGEST = 200  # characters of a folder's name, without its seed
 PARTS = ("init_server", "init_client", "exchanges", "plan")  # what every method has
 
 
@@ -197,6 +198,8 @@ def _wrong(label: object, method: object) -> list[str]:
     """What is wrong with one of them."""
     if not isinstance(label, str) or not label.strip() or len(label) > 100 or not label.isprintable():
         return [f"{label!r}: a name should be a text of one line, of 1 to 100 characters"]
+    if len(file_name(label)) > _LONGEST:
+        return [f"{label!r}: this name is too long for a folder's; give one with fewer letters beyond ASCII"]
     if isinstance(method, type):
         return [f"{label!r} is the class {method.__name__}; give an object, such as {method.__name__}(net)"]
     if isinstance(method, Net):

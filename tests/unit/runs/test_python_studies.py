@@ -310,3 +310,18 @@ def test_results_of_nothing_finished_say_so(tmp_path: Path) -> None:
     assert "0 of 1 runs finished" in repr(found)
     assert "unfinished: 1 of 3 rounds" in refused(found.table)
     assert "no folder" in refused(lambda: Results.load(tmp_path / "nowhere"))
+
+
+def test_names_never_share_a_folder(no_reports: None, tmp_path: Path) -> None:
+    methods = {"a/b": PAIR["FedAvg"], "a%2Fb": PAIR["FedProx"], "..": LocalOnly(network())}
+    found = compared(tmp_path / "runs", methods, rounds=1, seeds=[0])
+    assert len({run.folder for run in found.runs}) == 3
+    assert {path.parent for path in tmp_path.glob("*/*/result.json")} == {run.folder for run in found.runs}
+    with pytest.raises(InputError, match="too long for a folder's"):
+        compared(tmp_path / "long", {"\N{GRINNING FACE}" * 40: PAIR["FedAvg"]})
+    assert not (tmp_path / "long").exists()
+
+
+def test_checks_and_attackers_are_objects() -> None:
+    with pytest.raises(InputError, match=r"(?s)checks: should be CohortChecks.*got 3.*attackers: should be Attackers"):
+        compared(checks=3, attackers="sign_flip")

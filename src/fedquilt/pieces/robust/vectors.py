@@ -180,5 +180,5 @@ def check_enough(rule: str, n: int, needed: int, false: int) -> None:
     if n < needed:
         raise InputError(
             f"{rule} with {false} false repl{'y' if false == 1 else 'ies'} needs at least {needed} replies, and there "
-            f"are {n}. Ask more clients, or lower byzantine."
+            f"are {n}. Ask more clients, or lower byzantine; clusters need a share, such as 0.2."
         )
