@@ -24,6 +24,10 @@ NAMES = (  # in the order in which they are read
     "first-federation",
     "compare",
     "own-method",
+    "three-hospitals",
+    "hidden-groups",
+    "long-tails",
+    "merging",
 )
 Cell = Mapping[str, Any]
 

@@ -25,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import PIL.Image
+import torch
 
 from fedquilt.runs.outputs import environment
 from helpers.command import fedquilt
@@ -69,9 +70,10 @@ def _run(source: str, name: str, names: dict[str, Any]) -> object:
 
 
 def _command(line: str) -> None:
-    """Print what the command says."""
-    said = fedquilt(*shlex.split(line))
-    print(said.out, end="")
+    """Print what the command says in a terminal of 100 columns."""
+    with patch.dict(os.environ, {"COLUMNS": "100"}):
+        said = fedquilt(*shlex.split(line))
+    print("\n".join(line.rstrip() for line in said.out.strip().splitlines()))
     assert said.code == 0, f"fedquilt {line}: {said.err}"
 
 
@@ -112,11 +114,14 @@ def _ipython(display: Any) -> dict[str, ModuleType]:
 
 @contextmanager
 def _inside(folder: Path) -> Any:
-    before = Path.cwd()
+    """In this folder, with one thread: small tensors are not worth more."""
+    before, threads = Path.cwd(), torch.get_num_threads()
     os.chdir(folder)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         os.chdir(before)
 
 
