@@ -27,6 +27,7 @@ NAMES = (  # in the order in which they are read
     "three-hospitals",
     "hidden-groups",
     "long-tails",
+    "stream-without-labels",
     "merging",
 )
 Cell = Mapping[str, Any]
