@@ -44,7 +44,7 @@ def play(path: Path, folder: Path) -> dict[str, Any]:
 
     module = ModuleType("notebook")
     count = 0
-    with _inside(folder), patch.dict(sys.modules, {"notebook": module, **_ipython(display)}):
+    with _inside(folder), _known({"notebook": module, **_ipython(display)}):
         for cell in notebook["cells"]:
             if cell["cell_type"] != "code":
                 continue
@@ -110,6 +110,19 @@ def _ipython(display: Any) -> dict[str, ModuleType]:
     module = ModuleType("IPython.display")
     module.display, module.Image = display, _Image  # type: ignore[attr-defined]
     return {"IPython.display": module}  # without its package, whose presence matplotlib would notice
+
+
+@contextmanager
+def _known(modules: dict[str, ModuleType]) -> Any:
+    """These can be imported; what cells import beside them stays imported, as it would otherwise be made twice."""
+    before = {name: sys.modules[name] for name in modules if name in sys.modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in modules:
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
 @contextmanager
