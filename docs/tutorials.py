@@ -24,6 +24,11 @@ NAMES = (  # in the order in which they are read
     "first-federation",
     "compare",
     "own-method",
+    "three-hospitals",
+    "hidden-groups",
+    "long-tails",
+    "stream-without-labels",
+    "merging",
 )
 Cell = Mapping[str, Any]
 

@@ -25,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import PIL.Image
+import torch
 
 from fedquilt.runs.outputs import environment
 from helpers.command import fedquilt
@@ -43,7 +44,7 @@ def play(path: Path, folder: Path) -> dict[str, Any]:
 
     module = ModuleType("notebook")
     count = 0
-    with _inside(folder), patch.dict(sys.modules, {"notebook": module, **_ipython(display)}):
+    with _inside(folder), _known({"notebook": module, **_ipython(display)}):
         for cell in notebook["cells"]:
             if cell["cell_type"] != "code":
                 continue
@@ -69,9 +70,10 @@ def _run(source: str, name: str, names: dict[str, Any]) -> object:
 
 
 def _command(line: str) -> None:
-    """Print what the command says."""
-    said = fedquilt(*shlex.split(line))
-    print(said.out, end="")
+    """Print what the command says in a terminal of 100 columns."""
+    with patch.dict(os.environ, {"COLUMNS": "100"}):
+        said = fedquilt(*shlex.split(line))
+    print("\n".join(line.rstrip() for line in said.out.strip().splitlines()))
     assert said.code == 0, f"fedquilt {line}: {said.err}"
 
 
@@ -111,12 +113,28 @@ def _ipython(display: Any) -> dict[str, ModuleType]:
 
 
 @contextmanager
-def _inside(folder: Path) -> Any:
-    before = Path.cwd()
-    os.chdir(folder)
+def _known(modules: dict[str, ModuleType]) -> Any:
+    """These can be imported; what cells import beside them stays imported, as it would otherwise be made twice."""
+    before = {name: sys.modules[name] for name in modules if name in sys.modules}
+    sys.modules.update(modules)
     try:
         yield
     finally:
+        for name in modules:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+@contextmanager
+def _inside(folder: Path) -> Any:
+    """In this folder, with one thread: small tensors are not worth more."""
+    before, threads = Path.cwd(), torch.get_num_threads()
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
         os.chdir(before)
 
 
