@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from fedquilt.methods import LocalOnly as LocalOnly
     from fedquilt.methods.fedavg import FedAvg as FedAvg
     from fedquilt.methods.on_base import OnBase as OnBase
+    from fedquilt.pieces.optimizers import SGD as SGD
+    from fedquilt.pieces.optimizers import Adam as Adam
+    from fedquilt.pieces.optimizers import AdamW as AdamW
     from fedquilt.pieces.robust.cohort import Attackers as Attackers
     from fedquilt.pieces.robust.cohort import CohortChecks as CohortChecks
     from fedquilt.records.record import pack as pack
@@ -71,6 +74,7 @@ _WHERE = {
     "methods.fedavg": ("FedAvg",),
     "methods.on_base": ("OnBase",),
     "records.record": ("pack", "record", "unpack"),
+    "pieces.optimizers": ("SGD", "Adam", "AdamW"),
     "pieces.robust.cohort": ("CohortChecks", "Attackers"),
     "runs.callbacks": ("Callback",),
     "runs.runner": ("Snapshot", "run"),
@@ -82,6 +86,9 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
 __version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
     "Attackers",
     "Callback",
     "Centralised",

@@ -20,7 +20,7 @@ from fedquilt.core.train import Job, Optimizer, Schedule, Train, Trained, consta
 from fedquilt.errors import InputError
 from fedquilt.pieces.aggregators import Aggregator, mean
 from fedquilt.pieces.objectives import cross_entropy
-from fedquilt.pieces.optimizers import SGD
+from fedquilt.pieces.optimizers import SGD, check_optimizer
 from fedquilt.records.record import record
 
 S = TypeVar("S", bound=HasShared)
@@ -86,7 +86,7 @@ class FedAvg:
 
     Args:
         objective: The network and the terms of the local loss; a bare ``Net`` means cross-entropy.
-        optimizer: For local work.
+        optimizer: For local work, with its learning rate: ``SGD(0.1)``, ``Adam(0.001)``.
         parts: Which names are shared and which private.
         aggregate: How the changes are merged; ``mean`` weighs clients by examples.
         codec: How uploads travel.
@@ -126,8 +126,7 @@ class FedAvg:
                 f"objective must be a Net or an Objective, got {type(self.objective).__name__}. "
                 "Wrap a module's class: objective=Net(MyModule)."
             )
-        if not hasattr(self.optimizer, "step"):
-            raise InputError(f"optimizer must be an optimiser such as SGD(0.1), got {self.optimizer!r}.")
+        check_optimizer(self.optimizer)
         if self.client_update is not None:
             check_loop(self.client_update)
         for name, what in (("aggregate", "mean"), ("cohort", "fraction(0.3)"), ("schedule", "cosine(rounds=20)")):

@@ -22,6 +22,12 @@ class SGD:
         momentum: 0 for none.
         nesterov: Look ahead along the momentum; needs momentum.
         weight_decay: Adds weight_decay * w to the gradient.
+
+    Example:
+        >>> from fedquilt import FedAvg
+        >>> from fedquilt.testing import network
+        >>> FedAvg(network(), optimizer=SGD(0.1, momentum=0.9)).optimizer.lr
+        0.1
     """
 
     lr: float = 0.01
@@ -62,6 +68,10 @@ class Adam:
         betas: Decay of the two running means.
         eps: Added to the denominator.
         weight_decay: Adds weight_decay * w to the gradient.
+
+    Example:
+        >>> Adam(1e-3).betas
+        (0.9, 0.999)
     """
 
     lr: float = 1e-3
@@ -102,7 +112,12 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w <- (1 - lr * weight_decay) w first."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w <- (1 - lr * weight_decay) w first.
+
+    Example:
+        >>> AdamW(1e-3).weight_decay
+        0.01
+    """
 
     weight_decay: float = 0.01
 
@@ -111,6 +126,20 @@ class AdamW(Adam):
         if self.weight_decay:
             torch._foreach_mul_(weights, 1 - lr * self.weight_decay)
         self._descend(weights, grads, memory, lr, count)
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise unless it is an optimiser as methods take it; those of PyTorch hold the weights of one module."""
+    if not isinstance(optimizer, type | torch.optim.Optimizer) and hasattr(optimizer, "step"):
+        return
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    of_torch = issubclass(kind, torch.optim.Optimizer)
+    got = f"torch.optim.{kind.__name__}" if of_torch else repr(optimizer)
+    raise InputError(
+        f"optimizer must be an optimiser such as SGD(0.1) or Adam(0.001) (from fedquilt import SGD, Adam, AdamW; the "
+        f"number is the learning rate), got {got}."
+        + (" PyTorch's own belong into a training loop of your own (client_update)." if of_torch else "")
+    )
 
 
 def _check(lr: float, weight_decay: float) -> None:

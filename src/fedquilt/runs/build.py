@@ -20,12 +20,12 @@ from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided
 from fedquilt.core.train import InTurn, constant
-from fedquilt.errors import ConfigError, InputError
+from fedquilt.errors import ConfigError, FedquiltError, InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
-from fedquilt.own_code import own_errors, short
+from fedquilt.own_code import own_errors, short, told
 from fedquilt.pieces.objectives import own_loss
 from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import lookup
@@ -180,8 +180,9 @@ def run_of(
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
     method = method_of(config, data) if given is None else given.method
     tell_whole_numbers(method, data)
-    if not engine.keeps_states and given is None:
-        check_fits(method, data, getattr(method, "batch_size", config.train.batch_size))
+    if not engine.keeps_states:
+        scored = given is None or given.score is classify
+        check_fits(method, data, getattr(method, "batch_size", config.train.batch_size), scored)
         check_codecs(method, data, Seed(config.seed))
     if fresh and folder is not None and folder.exists():
         RunFolder(folder).remove()
@@ -271,20 +272,25 @@ def _full_paths(config: Config) -> dict[str, str]:
     return {name: str(Path(value).resolve()) for name, value in config.weight_files().items()}
 
 
-def check_fits(method: Method, data: Divided, batch_size: int) -> None:
-    """Raise unless the network can take and learn from these rows."""
-    _check_first_step(method, data)
+def check_fits(method: Method, data: Divided, batch_size: int, scored: bool = True) -> None:
+    """Raise unless the network can take and learn from these rows, and makes scores of their classes if it is
+    ``scored`` by them."""
+    _check_first_step(method, data, scored)
     _check_lone_rows(method, data, batch_size)
 
 
-def _check_first_step(method: Method, data: Divided) -> None:
+def _check_first_step(method: Method, data: Divided, scored: bool) -> None:
     """One forward pass on one row, so that a model that does not fit the data is refused before anything starts."""
-    net: Net | None = getattr(method, "net", None)
-    if net is not None:
+    net = getattr(method, "net", None)
+    if isinstance(net, Net):
         first = data.site(data.ids[0], 0).train
-        with own_errors("The model cannot take a row of these data. It"):
+        try:
             out = net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
-        if data.classes is not None and not getattr(method, "reconstructs", False):
+        except FedquiltError:
+            raise
+        except Exception as error:
+            raise InputError(f"The model cannot take a row of these data. It failed: {told(error)}") from error
+        if scored and data.classes is not None and not getattr(method, "reconstructs", False):
             _check_scores(tuple(logits_of(out).shape), data.classes)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedquilt import SGD, Adam, AdamW, FedAvg
 from fedquilt.errors import InputError
-from fedquilt.pieces.optimizers import SGD, Adam, AdamW
+from fedquilt.testing import network
 
 PAIRS = [
     (SGD(0.1), torch.optim.SGD, {"lr": 0.1}),
@@ -62,3 +63,17 @@ def test_twenty_steps_equal_torch_optim(ours, kind, settings):
 def test_impossible_settings_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [
+        (torch.optim.SGD, r"got torch.optim.SGD\. .*client_update"),
+        (torch.optim.Adam([torch.zeros(1)]), r"got torch.optim.Adam\. .*client_update"),
+        (SGD, r"got <class '.*SGD'>\.$"),
+        (0.1, r"got 0.1\.$"),
+    ],
+)
+def test_what_is_no_optimiser_of_this_library_is_refused_with_the_remedy(wrong: object, got: str) -> None:
+    with pytest.raises(InputError, match=r"SGD\(0.1\) or Adam.*learning rate.*" + got):
+        FedAvg(network(), optimizer=wrong)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 import fedquilt
 from fedquilt import Callback, FedAvg, Federation, FedProx, LocalOnly, Net, Results
 from fedquilt.config.config import load
 from fedquilt.config.data import federation_of
+from fedquilt.core.net import logits_of
 from fedquilt.data import Dirichlet
 from fedquilt.errors import InputError
 from fedquilt.models import MLP
@@ -234,6 +236,32 @@ def test_methods_that_do_not_fit_the_data_are_told_before_anything_is_played(tmp
     assert not (tmp_path / "c").exists()
     bare = Federation.from_source("digits", clients=4, test=0.0)
     assert "nobody has test samples" in refused(lambda: compared(data=bare))
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (Net.of(MLP, features=64, classes=7), r"The data have 10 classes.* shape \(1, 7\) instead of \(1, 10\)"),
+        (Net.of(MLP, features=30, classes=10), r"MLP takes rows of shape \(30,\).*got rows of shape \(1, 8, 8\)"),
+        (
+            Net(nn.Sequential(nn.Flatten(), nn.Linear(30, 10))),
+            r"The model cannot take a row of these data\. It failed: RuntimeError",
+        ),
+    ],
+)
+def test_a_run_makes_the_checks_of_the_command(net: Net, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        next(iter(fedquilt.run(FedAvg(net), DATA, rounds=1, engine="local", folder=tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_score_of_its_own_needs_no_class_scores() -> None:
+    def loss(out: Any, params: Any, fixed: Any, batch: Any) -> Any:
+        return (logits_of(out)[:, 0] - batch.y).square().mean()
+
+    net = Net.of(MLP, features=64, classes=1)
+    method = FedAvg(fedquilt.Objective(net, (loss,)))
+    assert next(iter(fedquilt.run(method, DATA, rounds=1, engine="local", score=None))).round == 1
 
 
 @pytest.mark.usefixtures("no_reports")
