@@ -25,6 +25,7 @@ class ServerMomentum(OnBase):  # v <- beta v + mean change;  w <- w + v; everyth
         return (replace(self.base.exchanges()[0], up=self.up),)
 
     def up(self, state, replies, context):
-        change = sub(self.base.aggregate(state.shared, replies, context), state.shared)
-        velocity = add(scale(state.velocity, self.beta), change)
+        if (merged := self.base.aggregate(state.shared, replies, context)) is state.shared:
+            return state  # nobody replied
+        velocity = add(scale(state.velocity, self.beta), sub(merged, state.shared))
         return Rolling(add(state.shared, velocity), velocity)

@@ -708,6 +708,6 @@ def lookup(table: str, name: str) -> RegistryEntry:
 
 
 def shown_as(table: str, name: str) -> str:
-    """What people read for a name; an unknown one is its own."""
+    """What people read for a name; of code of one's own its last part, and any other unknown one is its own."""
     known = entries(table).get(name)
-    return known.shown if known is not None else name
+    return known.shown if known is not None else own_code.short(name)

@@ -17,6 +17,7 @@ from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.storage.folder import RunFolder
 
 FILE = "metrics/newcomers.json"
+_LISTED = 10  # runs that an error lists
 
 
 def learned_in(folder: Path, federation: Source | None = None) -> tuple[LearnedRun, Source]:
@@ -41,7 +42,14 @@ def config_in(folder: Path) -> Config:
     """The settings of a run."""
     if not (folder / "config.toml").is_file():
         if folder.exists():
-            raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.")
+            runs = sorted(path.parent.name for path in folder.glob("*/config.toml"))
+            more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
+            inside = (
+                f" The runs inside are {', '.join(runs[:_LISTED])}{more}; take one, '{folder / runs[0]}'."
+                if runs
+                else ""
+            )
+            raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.{inside}")
         meant = did_you_mean(str(folder), [str(path.parent) for path in folder.parent.glob("*/config.toml")])
         raise InputError(f"There is no folder '{folder}'{meant or '.'} 'fedquilt watch runs --once' lists runs.")
     return load(folder / "config.toml")

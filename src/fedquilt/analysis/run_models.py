@@ -87,12 +87,14 @@ class RunModels:
         config = config_in(place)
         inputs = inputs_in(place, partial(federation_of, config))
         run = RunFolder(place, states_elsewhere=inputs.elsewhere)
+        if method is None and config.script:  # first: its state may be of a class that only the script has
+            method = config.script.used_method()
         found = run.newest(config.identity(), inputs.data)
         if found is None:
             raise SnapshotError(_nothing_yet(run))
         run.slots.now = dict(entries_of(found.slots))
         if method is None:
-            method = config.script.used_method() if config.script else method_of(config, cast(Divided, inputs))
+            method = method_of(config, cast(Divided, inputs))
         learned = LearnedRun(method, found.state, found.done, Seed(config.seed))
         return cls(place, config, inputs, learned, found.progress.get("best_round"), run.slots)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
 from fedquilt.own_code import looking_in, pinned
 from fedquilt.registry import lookup
+
+log = logging.getLogger("fedquilt")
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -84,10 +87,21 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
                 place = {}
         place[leaf] = _value(value.strip())
         if key.strip() in _TYPED_LISTS and not isinstance(place[leaf], list):
+            if key.strip() == "compare.seeds":
+                _tell_one_seed(place[leaf])
             place[leaf] = [_value(part.strip()) for part in value.strip(" []").split(",")]
         if key.strip() in _INSTEAD:
             place.pop(_INSTEAD[key.strip()], None)
     return settings, problems
+
+
+def _tell_one_seed(seed: JSON) -> None:
+    """A lone number is a seed; who types one may mean how many."""
+    if isinstance(seed, int) and seed > 1:
+        every = ",".join(map(str, range(seed))) if seed < 6 else f"0,1,...,{seed - 1}"
+        log.warning(
+            "note: compare.seeds=%d is the one seed %d; %d seeds are compare.seeds=%s.", seed, seed, seed, every
+        )
 
 
 _TYPED_LISTS = ("compare.methods", "compare.seeds")  # compare.methods=fedavg,ditto: shells take quotes away

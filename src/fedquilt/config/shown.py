@@ -53,7 +53,11 @@ def _unusual(method: MethodChoice) -> Row:
         usual = {name: field.default for name, field in options_of("method", method.kind).items()}
     except InputError:
         usual = {}
-    return {name: value for name, value in method.options.items() if name not in usual or usual[name] != value}
+    given = {name: value for name, value in method.options.items() if name not in _OF_THE_NETWORK}
+    return {name: value for name, value in given.items() if name not in usual or usual[name] != value}
+
+
+_OF_THE_NETWORK = ("head",)  # options that say what the parts of a network are called, not what a method does
 
 
 def with_options(name: str, options: Mapping[str, JSON]) -> str:

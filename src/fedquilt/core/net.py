@@ -160,7 +160,11 @@ class Net:
         for prefix in prefixes:
             if not any(under(prefix)(n) for n in self.names):
                 tops = sorted({n.split(".")[0] for n in self.names})
-                raise InputError(f"The network has no part {prefix!r}; its parts are {', '.join(tops)}.")
+                named = f'. Methods with the option head take another name: head = ["{tops[-1]}"]'
+                raise InputError(
+                    f"The network has no part {prefix!r}; its parts are {', '.join(tops)}"
+                    f"{named if prefix == 'head' else ''}."
+                )
         return under(*prefixes)
 
     def init(self, seed: Seed) -> Params:

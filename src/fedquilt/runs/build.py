@@ -13,6 +13,7 @@ from fedquilt.config.config import Config, Kinded, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
 from fedquilt.config.data import made
 from fedquilt.config.options import is_term
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective, Term
@@ -284,14 +285,25 @@ def _check_first_step(method: Method, data: Divided, scored: bool) -> None:
     net = getattr(method, "net", None)
     if isinstance(net, Net):
         first = data.site(data.ids[0], 0).train
+        row = first.rows(first.all_rows()[:1])
         try:
-            out = net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+            out = net(net.own(net.init(Seed(0))), row)
         except FedquiltError:
             raise
         except Exception as error:
-            raise InputError(f"The model cannot take a row of these data. It failed: {told(error)}") from error
+            where = _row_told(tuple(row.x.shape[1:]), data)
+            raise InputError(f"The model cannot take a row of these data{where} It failed: {told(error)}") from error
         if scored and data.classes is not None and not getattr(method, "reconstructs", False):
             _check_scores(tuple(logits_of(out).shape), data.classes)
+
+
+def _row_told(shape: tuple[int, ...], data: Divided) -> str:
+    """What a row is made of, and how a network of the user's own gets to know it."""
+    table = getattr(data, "preparation", None)
+    made = f" ({table.told()})" if isinstance(table, PerColumn) else ""
+    told = "'features' of a model gets their number" if len(shape) == 1 else "'shape' of a model gets it"
+    size = f"of {shape[0]} inputs" if len(shape) == 1 else f"of the shape {shape}"
+    return f", {size}{made}; an argument {told}."
 
 
 def _check_scores(shape: tuple[int, ...], classes: int) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from fedquilt.config.config import Config, MethodChoice
 from fedquilt.config.shown import shown_apart
+from fedquilt.core.exchange import Method
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
-from fedquilt.errors import ConfigError, RoundError
+from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.own_code import short
 from fedquilt.results.tables import FRAME, as_csv, mean_of, summary_of
 from fedquilt.results.views import CELLS, RunView, looks_for, views_in
@@ -57,7 +58,7 @@ def compare(config: Config, audience: Audience | None = None) -> Row:
     """Run every cell that is not finished yet, then make the table and the picture."""
     top, todo = cells(config)
     federation = federation_of(config)
-    _check_tests(config, federation, todo)
+    _check_tests(config, federation, _methods(todo, federation))
     return compared(config, top, todo, dict.fromkeys(config.compare.seeds, federation), audience)
 
 
@@ -102,7 +103,21 @@ def _common_only(config: Config) -> bool:
     return config.data.test == 0 and not config.data.local_tests
 
 
-def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence[PlannedRun]) -> None:
+def _methods(todo: Sequence[PlannedRun], federation: Federation | Stream) -> dict[str, Method]:
+    """The method of each label, by what people read for it; one that cannot be made is refused before the first run."""
+    made: dict[str, Method] = {}
+    problems: dict[str, list[str]] = {}
+    for cell in {cell.label: cell for cell in todo}.values():
+        try:
+            made[cell.display] = cell.method(federation)
+        except InputError as error:
+            problems.setdefault(str(error), []).append(cell.display)
+    if problems:
+        raise ConfigError([f"{', '.join(names)}: {told}" for told, names in problems.items()])
+    return made
+
+
+def _check_tests(config: Config, federation: Federation | Stream, methods: Mapping[str, Method]) -> None:
     """There are rows to compare methods on, and every method has a model for them."""
     if not _common_only(config):
         return
@@ -113,13 +128,12 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
                 "clients a share (data.test=0.2), or hold back a common one (data.common_test=0.2)"
             ]
         )
-    for cell in {cell.label: cell for cell in todo}.values():
-        method = cell.method(federation)
+    for display, method in methods.items():
         if method.global_model(method.init_server(Seed(0))) is None:
             raise ConfigError(
                 [
                     f"data.test: got 0.0, so methods are compared by their global model on the common test set, and "
-                    f"{cell.display} has none: what its clients use is their own; leave it out, or give them test "
+                    f"{display} has none: what its clients use is their own; leave it out, or give them test "
                     "samples"
                 ]
             )

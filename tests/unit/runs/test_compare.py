@@ -16,6 +16,7 @@ from scipy import stats
 from sklearn.datasets import load_digits
 
 from fedquilt.config.config import Kinded, parse
+from fedquilt.config.shown import shown_apart
 from fedquilt.errors import ConfigError
 from fedquilt.results.statistics.intervals import interval
 from fedquilt.results.tables import as_csv, row
@@ -239,3 +240,20 @@ def test_a_comparison_without_test_rows_is_refused_before_it_starts(tmp_path: Pa
     with pytest.raises(ConfigError, match=r"data\.test: a comparison needs test samples"):
         compare(parse({"data": {"test": 0}, "output": {"folder": str(tmp_path / "runs")}}))
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_part_that_a_network_lacks_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\nclass Tall(nn.Sequential):\n    def __init__(self, classes):\n"
+        "        super().__init__()\n        self.flat = nn.Flatten()\n"
+        "        self.body, self.fc = nn.Linear(64, 8), nn.Linear(8, classes)\n"
+    )
+    methods = '["fedavg", "hcfl", "lcfed"]'
+    recipe = small(tmp_path, SMALL.replace('kind = "logistic"', 'kind = "mine.py:Tall"'))
+    said = fedquilt("compare", recipe, f"compare.methods={methods}", "compare.frame=false")
+    assert said.code == 2
+    assert "HCFL, LCFed: The network has no part 'head'; its parts are body, fc." in said.err
+    assert 'head = ["fc"]' in said.err
+    assert not (tmp_path / "runs").exists()
+    choices = [{"kind": "hcfl", "head": ["fc"]}]
+    assert shown_apart(parse({"compare": {"methods": choices}}).compare.methods) == ["HCFL"]

@@ -90,13 +90,21 @@ def test_a_bare_name_is_a_choice_without_options(tmp_path: Path) -> None:
     ]
 
 
-def test_lists_are_typed_as_words_and_own_data_take_the_place_of_named_ones(tmp_path: Path) -> None:
+def test_lists_are_typed_as_words_and_own_data_take_the_place_of_named_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = written(tmp_path, '[data]\nsource = "digits"\n')
     for methods in ("fedavg,ditto", "[fedavg, ditto]", '["fedavg", "ditto"]'):
         config = load(path, [f"compare.methods={methods}", "compare.seeds=3,4"])
         assert [choice.kind for choice in config.compare.methods] == ["fedavg", "ditto"]
         assert config.compare.seeds == [3, 4]
     assert load(path, ["compare.seeds=7"]).compare.seeds == [7]
+    notes = [record.getMessage() for record in caplog.records]
+    assert load(path, ["compare.seeds=[7]", "rounds=3"]).compare.seeds == [7]
+    assert load(path, ["compare.seeds=0"]).compare.seeds == [0]
+    assert [record.getMessage() for record in caplog.records] == notes
+    assert load(path, ["compare.seeds=3"]).compare.seeds == [3]
+    assert "the one seed 3; 3 seeds are compare.seeds=0,1,2." in caplog.text
     with pytest.raises(ConfigError, match=r"compare.methods.1.kind: unknown method 'dittto'; did you mean 'ditto'"):
         load(path, ["compare.methods=fedavg,dittto"])
     data = load(path, ["data.path=mine.csv"]).data

@@ -28,11 +28,13 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.data.imports import of_csv
 from fedquilt.engines.local import Local
-from fedquilt.errors import InputError, SnapshotError
+from fedquilt.errors import FrameError, InputError, SnapshotError
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models import MLP, make
 from fedquilt.runs.build import run_of
 from fedquilt.runs.inputs import FILE
 from fedquilt.storage.logs import CLIENTS, read
+from fedquilt.testing import digits, network
 from helpers import clinics
 from helpers.command import fedquilt as command
 
@@ -471,3 +473,32 @@ def test_a_wrong_translation_is_not_written(runs: Path, tmp_path: Path, monkeypa
     with pytest.raises(InputError, match="is not written: as ONNX the model's scores differ"):
         fedquilt.export_model(runs / "mlp", tmp_path / "a.onnx")
     assert not (tmp_path / "a.onnx").exists()
+
+
+class Own(FedAvg):
+    """A method that only the script has which began the run."""
+
+
+def test_a_run_whose_state_only_its_script_can_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = Own(network())
+    for _ in fedquilt.run(method, digits(clients=3), rounds=1, folder=tmp_path / "run", engine="local"):
+        pass
+
+    def unknown(*_: Any) -> Any:
+        raise FrameError("another process knows no such class")
+
+    monkeypatch.setattr("fedquilt.storage.folder.unpack", unknown)
+    said = command("export-model", tmp_path / "run", "--to", tmp_path / "x.safetensors")
+    assert said.code == 2
+    assert "A script began this run, and only that script has its method" in said.err
+    with pytest.raises(SnapshotError, match="can be used: they are damaged"):
+        fedquilt.load_model(tmp_path / "run", method=method)
+
+
+def test_of_a_folder_of_several_runs_those_inside_are_listed(tmp_path: Path) -> None:
+    for name in ("b-seed0", "a-seed0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").touch()
+    said = command("export-model", tmp_path, "--to", tmp_path / "x.safetensors")
+    assert said.code == 2
+    assert f"The runs inside are a-seed0, b-seed0; take one, '{tmp_path}/a-seed0'." in said.err

@@ -191,6 +191,25 @@ def test_a_model_that_does_not_fit_is_refused_before_the_run(recipe: Path) -> No
     assert not (recipe.parent / "runs").exists()
 
 
+def test_a_model_that_does_not_fit_a_table_is_told_its_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "".join(f"{i},{-i if i % 3 else ''},{'ab'[i % 2]}\n" for i in range(40))
+    (tmp_path / "rows.csv").write_text(f"one,two,label\n{rows}")
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\n\nclass Two(nn.Module):\n    def __init__(self, classes):\n"
+        "        super().__init__()\n        self.head = nn.Linear(2, classes)\n\n"
+        "    def forward(self, x):\n        return self.head(x)\n"
+    )
+    (tmp_path / "r.toml").write_text(
+        'model = "mine.py:Two"\n[data]\npath = "rows.csv"\nlabel = "label"\nclients = 2\npartition = { kind = "iid" }\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    said = fedquilt("run", "r.toml")
+    assert said.code == 2
+    assert "cannot take a row of these data, of 3 inputs (2 number columns" in said.err
+    assert "missing cells filled in and flagged: two; 3 inputs in all" in said.err
+    assert "an argument 'features' of a model gets their number" in said.err
+
+
 def test_errors_of_a_method_tell_the_line(recipe: Path) -> None:
     said = fedquilt("run", recipe, "method.kind=my.py:Fails")
     assert said.code == 3

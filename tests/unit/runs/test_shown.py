@@ -56,6 +56,14 @@ def test_names_tell_the_methods_of_a_recipe_apart(methods: list[Any], names: lis
     assert read_as(*methods) == names
 
 
+def test_a_method_of_a_file_is_called_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def Momentum(objective, beta=0.9):\n    return None\n")
+    methods = ["mine.py:Momentum", {"kind": "mine.py:Momentum", "beta": 0.5}]
+    asked = parse({"compare": {"methods": methods}}, folder=tmp_path).compare.methods
+    assert "@" in asked[0].kind
+    assert shown_apart(asked) == ["Momentum", "Momentum (beta 0.5)"]
+
+
 def test_labels_are_text_and_differ() -> None:
     with pytest.raises(ConfigError, match="two methods have the label 'x'; give each one of its own"):
         read_as({"kind": "fedavg", "label": "x"}, {"kind": "fedprox", "label": "x"})

@@ -186,7 +186,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.weight  # checks it
+        _ = self.weight, self.embedded  # checks them
         check_start(self.start_at)
         if self.sharing_by not in get_args(SharingBy):
             raise InputError(f"sharing_by must be one of {', '.join(get_args(SharingBy))}, got {self.sharing_by!r}.")
