@@ -25,7 +25,6 @@ class ServerMomentum(OnBase):  # v <- beta v + mean change;  w <- w + v; everyth
         return (replace(self.base.exchanges()[0], up=self.up),)
 
     def up(self, state, replies, context):
-        if (merged := self.base.aggregate(state.shared, replies, context)) is state.shared:
-            return state  # nobody replied
+        merged = self.base.aggregate(state.shared, replies, context)
         velocity = add(scale(state.velocity, self.beta), sub(merged, state.shared))
-        return Rolling(add(state.shared, velocity), velocity)
+        return state if merged is state.shared else Rolling(add(state.shared, velocity), velocity)  # nobody replied
