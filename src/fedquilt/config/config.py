@@ -125,7 +125,8 @@ def parse(
 
 
 def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
-    problems += use_metrics(_inner(raw, "metrics"))  # before anything asks for one by its id
+    if raw.get("script") is None:  # which made its own known
+        problems += use_metrics(_inner(raw, "metrics"))  # before anything asks for one by its id
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -17,6 +18,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError
 
+log = logging.getLogger("fedquilt")
 _CHANNELS = (1, 3, 4)
 _LARGEST = 1e12  # of a Dirichlet draw's parameter; sums of some more are infinite
 _MOST = 1_000_000  # classes; a larger label is a number of something else
@@ -191,14 +193,22 @@ def check_minimum(name: str, minimum: int) -> None:
 
 
 def count_classes(labels: Iterable[Tensor], classes: int | None) -> int:
-    """How many classes there are: as given, or the largest label plus one."""
-    largest = max((int(y.max()) for y in labels if len(y)), default=-1)
+    """How many classes there are: as given, or the largest label plus one; then it is said if no row has label 0."""
+    ends = [tuple(map(int, y.aminmax())) for y in labels if len(y)]
+    largest = max((high for _, high in ends), default=-1)
     if largest >= _MOST:
         raise InputError(
             f"y has the label {largest}, which would make as many classes (at most {_MOST:,} can be). Number the "
             "classes from 0: np.unique(y, return_inverse=True)[1]."
         )
     if classes is None:
+        smallest = min((low for low, _ in ends), default=0)
+        if smallest > 0:
+            log.warning(
+                "note: no row has label 0: y has labels from %d to %d, which are taken for %d classes. If yours begin "
+                "at %d, number them from 0: y - %d; or say how many there are: classes=%d.",
+                *(smallest, largest, largest + 1, smallest, smallest, largest + 1),
+            )
         return largest + 1
     if isinstance(classes, bool) or not isinstance(classes, int) or classes <= largest:
         raise InputError(f"classes is {classes!r}, but y has the label {largest}. Give {largest + 1} or more.")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedquilt.errors import InputError
 from fedquilt.metrics.support import Array
 from fedquilt.metrics.table import Counts, Metric
 
@@ -36,6 +37,19 @@ class _MeanOf:
     def __call__(self, counts: Counts) -> Array:
         total, count = np.asarray(counts.sums[self.id], np.float64).T
         return np.ma.masked_array(total / np.maximum(count, 1), count == 0)
+
+
+def metric_of(given: object) -> Metric:
+    """What a script gives as a metric: one that is ready, or a function, which is called by its own name."""
+    if isinstance(given, Metric):
+        return given
+    name = getattr(given, "__name__", "")
+    if isinstance(given, type) or not callable(given) or not name.isidentifier():
+        raise InputError(
+            "a metric should be a function with a name, such as def auroc(scores, labels), or a "
+            f"fedquilt.metrics.table.Metric, got {given!r}"
+        )
+    return of_function(name.lower(), given)
 
 
 def of_function(id: str, function: Callable[[Tensor, Tensor], Any], **how: Any) -> Metric:

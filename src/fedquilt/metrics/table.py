@@ -254,11 +254,11 @@ for _metric in (
     register(_metric)
 
 
-_used: list[str] = []  # the ids of those that a recipe named
+_used: list[str] = []  # the ids of those that a recipe named, or a script gave
 
 
 def use(metrics: Sequence[Metric]) -> None:
-    """Make the metrics of a recipe known, and those of the recipe before unknown."""
+    """Make the metrics of a recipe or of a script's call known, and those of the one before unknown."""
     while _used:
         _KNOWN.pop(_used.pop(), None)
     for found in metrics:
@@ -267,7 +267,7 @@ def use(metrics: Sequence[Metric]) -> None:
 
 
 def statistics_in_use() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """What metrics of a recipe add up, by their ids: other processes must be told of it."""
+    """What metrics of a recipe or of a script add up, by their ids: other processes must be told of it."""
     return {m.id: m.statistic for m in (_KNOWN[id] for id in _used) if m.statistic is not None}
 
 

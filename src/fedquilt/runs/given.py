@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
+
+from torch import Tensor
 
 from fedquilt.config.config import Config, Kinded, parse
 from fedquilt.config.links import Network
 from fedquilt.config.script import Script
 from fedquilt.core.exchange import Method
 from fedquilt.core.table import Divided
-from fedquilt.errors import ConfigError, did_you_mean
+from fedquilt.errors import ConfigError, InputError, did_you_mean
 from fedquilt.metrics.classify import classify
+from fedquilt.metrics.own import metric_of
+from fedquilt.metrics.table import Metric, use
 from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import entries
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.callbacks import Callback
+
+OwnMetric = Metric | Callable[[Tensor, Tensor], Any]
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,13 @@ class Given:
     callbacks: Sequence[Callback] = ()
     checks: CohortChecks | None = None
     attackers: Attackers | None = None
+    metrics: Sequence[OwnMetric] = ()
     kept: bool = True
 
     def told(self, config: Config, data: Divided) -> Config:
         """The settings, with these objects as far as they can be written down."""
         own = {} if self.score is classify else {"score": "a function of its own"}
+        own |= {"metrics": "functions of its own"} if self.metrics else {}
         own |= {"callbacks": "objects of its own"} if self.callbacks else {}
         beside = {"checks": self.checks, "attackers": self.attackers}
         script = Script.of(self.method, data, beside, own, self.kept)
@@ -80,6 +88,7 @@ class RunOptions(TypedDict, total=False):
     energy: bool
     checks: CohortChecks | None
     attackers: Attackers | None
+    metrics: Sequence[OwnMetric]
 
 
 OBJECTS = {"checks": CohortChecks, "attackers": Attackers}  # which have no setting of a simple value
@@ -109,15 +118,17 @@ _SETTINGS = {  # which setting of a recipe an argument is
 
 
 def settings_of(engine: str | Engine, folder: Path | None, **arguments: Any) -> Config:
-    """The settings that arguments stand for; every problem with them is told, by the argument's name."""
+    """The settings that arguments stand for; every problem with them is told, by the argument's name. From here on the
+    metrics among them are known."""
     raw: dict[str, Any] = {"snapshot": {"seconds": 0.0}, "name": _name(folder)}
-    known = [*_SETTINGS, *OBJECTS]
+    known = [*_SETTINGS, *OBJECTS, "metrics"]
     unknown = [f"{n}: unknown argument{did_you_mean(n, known)}" for n in arguments if n not in known]
     unknown += [
         f"{n}: should be {kind.__name__}(...), got {arguments[n]!r:.60}"
         for n, kind in OBJECTS.items()
         if not isinstance(arguments.get(n), kind | None)
     ]
+    own = _metrics(arguments.get("metrics") or (), unknown)
     chosen = {"engine": engine} if isinstance(engine, str) else {}
     for name, value in {**chosen, **arguments}.items():
         if name not in _SETTINGS or value is None:
@@ -132,7 +143,21 @@ def settings_of(engine: str | Engine, folder: Path | None, **arguments: Any) -> 
     except ConfigError as error:
         names = {setting: name for name, setting in _SETTINGS.items()}
         raise ConfigError([_renamed(problem, names) for problem in error.problems], "arguments") from error
+    use(own)
     return config
+
+
+def _metrics(given: object, problems: list[str]) -> list[Metric]:
+    if not isinstance(given, list | tuple):
+        problems.append(f"metrics: should be a list of functions of scores and labels, such as [auroc], got {given!r}")
+        return []
+    found = []
+    for item in given:
+        try:
+            found.append(metric_of(item))
+        except InputError as error:
+            problems.append(f"metrics: {error}")
+    return found
 
 
 def _renamed(problem: str, names: Mapping[str, str]) -> str:

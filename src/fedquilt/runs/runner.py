@@ -17,7 +17,7 @@ from fedquilt.rounds.scale import GROWTH
 from fedquilt.runs.build import run_of
 from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.engines import make_engine as make_engine
-from fedquilt.runs.given import Given, settings_of
+from fedquilt.runs.given import Given, OwnMetric, settings_of
 from fedquilt.runs.play import Run as Run
 from fedquilt.runs.progress import progress_of
 from fedquilt.runs.snapshot import Snapshot as Snapshot
@@ -50,6 +50,7 @@ def run(
     checks: CohortChecks | None = None,
     attackers: Attackers | None = None,
     energy: bool = True,
+    metrics: Sequence[OwnMetric] = (),
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Iterator[Snapshot]:
@@ -84,6 +85,8 @@ def run(
             its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
         checks: Leave out replies that stand out from their cohort, see :class:`fedquilt.CohortChecks`.
         attackers: Clients that lie, in a simulation, see :class:`fedquilt.Attackers`.
+        metrics: Functions of the scores and labels of all of a client's samples to a number, or metrics of
+            :mod:`fedquilt.metrics.table`; known until the next run, comparison or sweep begins.
         callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.
         progress: None shows a bar in a terminal and in a notebook, and nothing where nobody watches; True also writes
             a line now and then into a pipe; False shows nothing.
@@ -113,10 +116,13 @@ def run(
         min_replies=min_replies,
         max_growth=max_growth,
         energy=energy,
+        metrics=metrics,
     )
     used = make_engine(engine, processes, devices, exact=exact)
     try:
-        made = run_of(config, used, place, federation, given=Given(method, score, callbacks, checks, attackers))
+        made = run_of(
+            config, used, place, federation, given=Given(method, score, callbacks, checks, attackers, metrics)
+        )
         if place is not None:
             write_federation(place, federation)
         with progress_of(progress) as shown:

@@ -61,7 +61,7 @@ def compare(
         at_once: How many runs are played side by side; by default, with 'auto', as many as there are cores.
         target: The accuracy that costs are counted to.
         progress: As for :func:`fedquilt.run`.
-        options: Of every run, as for :func:`fedquilt.run`: ``evaluate_every``, ``patience``, ``min_replies``, ...
+        options: Of every run, as for :func:`fedquilt.run`: ``evaluate_every``, ``patience``, ``metrics``, ...
 
     Example:
         >>> from fedquilt import FedAvg, FedProx
@@ -158,7 +158,8 @@ def _called(config: Config, method: Method) -> Config:
 
 
 def _given(method: Method, options: RunOptions, kept: bool) -> Given:
-    return Given(method, checks=options.get("checks"), attackers=options.get("attackers"), kept=kept)
+    metrics, checks = options.get("metrics", ()), options.get("checks")
+    return Given(method, checks=checks, attackers=options.get("attackers"), metrics=metrics, kept=kept)
 
 
 @contextmanager

@@ -107,3 +107,14 @@ def test_read_only_and_reversed_arrays_are_fine():
     frozen.flags.writeable = False
     data = Federation.from_clients({"a": (frozen, Y), "b": (X[::-1], Y[::-1].astype(">i4"))})
     assert data.classes == 2
+
+
+def test_labels_that_begin_at_1_are_said_to_make_one_class_more(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = np.zeros((40, 3), np.float32), np.arange(40) % 2
+    assert Federation.from_arrays(x, y, clients=2).classes == 2
+    assert Federation.from_arrays(x, y + 1, clients=2, classes=3).classes == 3
+    assert not caplog.records
+    assert Federation.from_arrays(x, y + 1, clients=2).classes == 3
+    (note,) = [record.getMessage() for record in caplog.records]
+    assert note.startswith("note: no row has label 0: y has labels from 1 to 2, which are taken for 3 classes.")
+    assert "y - 1" in note

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 import fedquilt
 from fedquilt import Callback, FedAvg, Federation, FedProx, LocalOnly, Net, Results
@@ -96,6 +96,30 @@ def test_methods_that_differ_by_their_names_alone_are_rows_of_their_own() -> Non
     results = compared(methods={"one": PAIR["FedAvg"], "the other/again": PAIR["FedAvg"]}, seeds=[0])
     assert [row["method"] for row in results.rows] == ["one", "the other/again"]
     assert results.digests[("one", 0)] == results.digests[("the other/again", 0)]
+
+
+def top_share(scores: Tensor, labels: Tensor) -> Tensor:
+    return scores.softmax(1).amax(1).mean()
+
+
+def test_metrics_of_a_script_are_scored_kept_and_forgotten(tmp_path: Path) -> None:
+    found = compared(tmp_path / "c", metrics=[top_share], seeds=[0])
+    assert all(0.1 < row["test_top_share"] <= 1 for row in found.runs[0].rounds)
+    assert "top share" in str(found.table())
+    again = compared(tmp_path / "c", metrics=[top_share], seeds=[0, 1])  # reads the settings of the runs there
+    assert all("test_top_share" in run.rounds[-1] for run in again.runs)
+    assert found.digests.items() <= again.digests.items()
+    (with_it,) = fedquilt.run(PAIR["FedAvg"], DATA, rounds=1, engine="local", metrics=[top_share])
+    assert with_it.metrics["test_top_share"] == found.runs[0].rounds[0]["test_top_share"]
+    (without,) = fedquilt.run(PAIR["FedAvg"], DATA, rounds=1, engine="local")
+    assert "test_top_share" not in without.metrics
+
+
+def test_what_is_no_metric_is_refused_with_other_wrong_arguments() -> None:
+    said = refused(lambda: compared(rounds=0, metrics=["auroc", lambda scores, labels: 1.0]))
+    assert "rounds:" in said
+    assert said.count("metrics: a metric should be a function with a name, such as def auroc(scores, labels)") == 2
+    assert "metrics: should be a list" in refused(lambda: compared(metrics=top_share))
 
 
 def test_a_federation_may_depend_on_the_seed(tmp_path: Path) -> None:
