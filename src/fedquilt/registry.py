@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -701,6 +702,10 @@ def lookup(table: str, name: str) -> RegistryEntry:
     known = entries(table)
     if name in known:
         return known[name]
+    if re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", name):
+        module, _, last = name.rpartition(".")
+        own = f"{module}:{last}" if "." in module else f"{module}.py:{last}"
+        raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)}; one of your own is written {own!r}")
     if not known:
         raise InputError(f"unknown {table} {name!r}; name one of your own, such as 'my.py:{name or 'name'}'")
     all_of_them = f"known: {', '.join(sorted(known))}" if len(known) <= _LISTED else f"'fedquilt {table}s' lists them"

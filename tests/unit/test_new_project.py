@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from fedquilt.config.config import load
+from fedquilt.config.data import federation_of
 from helpers.command import fedquilt
 
 
@@ -32,6 +35,34 @@ def test_a_new_project_runs(data: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert compared.code == 0, compared
     methods = [row["method"] for row in compared.json["rows"]]
     assert methods == ["fedavg", "ditto", "MyMethod", "local_only", "centralised"]
+
+
+def test_a_project_says_what_is_in_it_and_how_to_go_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = fedquilt("new", "a b", "--data", "csv").out.splitlines()
+    assert [word.strip("'\"") for word in shlex.split(told[-2], posix=True)] == ["cd", "a b"]
+    folder = tmp_path / "a b"
+    files = [
+        line.split("`")[1].rstrip("/") for line in (folder / "README.md").read_text().splitlines() if "| `" in line
+    ]
+    assert sorted([*files, "README.md"]) == sorted(path.name for path in folder.iterdir())
+    said = fedquilt("run", "a b")
+    assert said.code == 2
+    assert f"'a b' is a folder. Give the path of a recipe, such as '{Path('a b') / 'recipe.toml'}'." in said.err
+    table = (folder / "data.csv").read_text().splitlines()
+    wide = [f"{line},{'clinic' if not i else 'abc'[i % 3]}" for i, line in enumerate(table)]
+    (folder / "data.csv").write_text("\n".join(wide) + "\n")
+    recipe = (folder / "recipe.toml").read_text()
+    assert '\n# user = "clinic"' in recipe
+    left = [line for line in recipe.splitlines() if not line.startswith(("clients", "partition"))]
+    config = load(write(folder / "natural.toml", "\n".join(left).replace('# user = "clinic"', 'user = "clinic"')))
+    monkeypatch.chdir(folder)
+    assert federation_of(config).ids == ("a", "b", "c")
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
 def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:

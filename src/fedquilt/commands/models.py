@@ -228,8 +228,8 @@ def predict(
         echo({**told, "note": found.note})
         return
     right = "" if found.accuracy is None else f", {100 * found.accuracy:.1f} % right"
-    shares = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
-    typer.echo("\n".join([*filter(None, [found.note]), f"{told['rows']} rows{right}; {shares}: {to}"]))
+    shares = ", ".join(f"{count} of class {name}" for name, count in counts.items() if count)
+    typer.echo("\n".join([*filter(None, [found.note]), f"Wrote {to}: answers to {told['rows']} rows{right}: {shares}"]))
 
 
 def export_model(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,12 @@ def new(
     if as_json:
         echo({"folder": str(folder), "files": files})
     else:
-        typer.echo(f"Made {folder}: {', '.join(files)}\n\n  cd {folder}\n  fedquilt run recipe.toml")
+        typer.echo(f"Made {folder}: {', '.join(files)}\n\n  cd {_quoted(folder)}\n  fedquilt run recipe.toml")
+
+
+def _quoted(folder: Path) -> str:
+    """As a shell takes it."""
+    return (f'"{folder}"' if " " in str(folder) else str(folder)) if os.name == "nt" else shlex.quote(str(folder))
 
 
 def begin(folder: Path, data: str = "digits") -> list[str]:
@@ -45,13 +52,13 @@ def begin(folder: Path, data: str = "digits") -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"'{folder}' is there already, and not empty. Take another name.")
     kind = _DATA[data]
-    words = {"PROJECT": name, "SETTINGS": kind.settings, "MyCNN": kind.model}
+    words = {"PROJECT": name, "SETTINGS": kind.settings, "MyCNN": kind.model, _MODELS: kind.listed + _MODELS}
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for template in shipped("project", "examples/project").glob("*.*"):
             text = template.read_text(encoding="utf-8")
             if template.suffix != ".py":
-                text = re.sub("|".join(words), lambda found: words[found[0]], text)
+                text = re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)
             (folder / template.name).write_text(text, encoding="utf-8")
         if kind.write is not None:
             kind.write(folder)
@@ -86,15 +93,29 @@ def _images(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Data:
-    """What a recipe says of its data, which network fits them, and what writes them into the project."""
+    """What a recipe says of its data, which network fits them, what writes them into the project, and what the list of
+    its files says of them."""
 
     settings: str
     model: str
     write: Callable[[Path], None] | None = None
+    listed: str = ""
 
 
+_MODELS = "| `my_model.py` |"  # before it, in the list of files, are the data
 _DATA = {
     "digits": _Data('source = "digits" # or a path of yours: see README.md', "MyCNN"),
-    "csv": _Data('path = "data.csv" # yours in its place\nlabel = "label" # the column to predict', "MyMLP", _table),
-    "images": _Data('path = "images" # a folder for each class\nsize = 8 # pixels of each side', "MyCNN", _images),
+    "csv": _Data(
+        'path = "data.csv" # yours in its place\nlabel = "label" # the column to predict\n'
+        '# user = "clinic" # a column that says whose row it is, in the place of clients and partition',
+        "MyMLP",
+        _table,
+        "| `data.csv` | a table with a header, to be replaced by yours |\n",
+    ),
+    "images": _Data(
+        'path = "images" # a folder for each class\nsize = 8 # pixels of each side',
+        "MyCNN",
+        _images,
+        "| `images/` | images, in a folder for each class, to be replaced by yours |\n",
+    ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.config.options import check_options, piece
@@ -19,6 +20,7 @@ _OF_THE_METRIC = ("name", "share", "higher_is_better")  # options of a mere func
 
 def use_metrics(asked: JSON) -> list[str]:
     """From here on these metrics are known, and those of the recipe before are not; what is wrong with them."""
+    asked = [asked] if isinstance(asked, str | Mapping) else asked
     listed = [named(item) for item in asked] if isinstance(asked, list) else []
     problems: list[str] = []
     found = []

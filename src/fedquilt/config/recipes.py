@@ -97,7 +97,9 @@ def find(asked: str | Path) -> Path:
             f"fedquilt run {file / 'config.toml'}."
         )
     if file.is_dir():
-        raise InputError(f"'{file}' is a folder. Give the path of a recipe, a .toml file, or the name of one.")
+        inside = [f"'{one}'" for one in sorted(file.glob("*.toml"))]
+        example = f", such as {inside[0]}" if inside else ", a .toml file, or the name of one"
+        raise InputError(f"'{file}' is a folder. Give the path of a recipe{example}.")
     beside = [str(one) for one in file.parent.glob("*.toml")]
     raise InputError(
         f"There is no file '{file}', and no recipe of that name{_meant(name, [*beside, *known])} Give the path "

@@ -158,7 +158,7 @@ class CodecChoice(Kinded):
 
 
 def _listed(value: JSON) -> JSON:
-    """One section as a list of one."""
+    """One name or section as a list of one."""
     items = value if isinstance(value, list) else [value]
     return [named(item) for item in items]
 
@@ -389,7 +389,7 @@ class Config(_Section):
     network: Network | None = None
     evaluate: EvaluationSettings = EvaluationSettings()
     stop: Stop = Stop()
-    metrics: list[Choice] = []
+    metrics: Annotated[list[Choice], BeforeValidator(_listed)] = []
     callbacks: list[Choice] = []
     snapshot: Snapshots = Snapshots()
     meters: MeterSettings = MeterSettings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,7 +21,7 @@ from fedquilt.core.params import Names, Params, nothing, under
 from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.errors import InputError
+from fedquilt.errors import InputError, did_you_mean
 from fedquilt.kernels import wide
 
 _SMALL = 2**20  # numbers of a network whose first values are drawn from a captured step
@@ -32,6 +33,20 @@ class ScoresAndFeatures(NamedTuple):
 
     logits: Tensor
     features: Tensor
+
+
+def _check_call(build: Callable[..., nn.Module], args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    """Raise unless it can be called so."""
+    try:
+        takes = inspect.signature(build)
+    except (TypeError, ValueError):  # of a class in C, say, nobody knows
+        return
+    try:
+        takes.bind(*args, **kwargs)
+    except TypeError as error:
+        name, odd = getattr(build, "__name__", repr(build)), [n for n in kwargs if n not in takes.parameters]
+        meant = did_you_mean(odd[0], takes.parameters) if odd else ""
+        raise InputError(f"{name}: {error}{meant}. It takes {', '.join(takes.parameters) or 'nothing'}.") from error
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,8 @@ class Net:
 
     @staticmethod
     def of(build: Callable[..., nn.Module], /, *args: object, **kwargs: object) -> Net:
-        """A net of ``build(*args, **kwargs)``."""
+        """A net of ``build(*args, **kwargs)``; refused if it does not take these arguments."""
+        _check_call(build, args, kwargs)
         return Net(partial(build, *args, **kwargs))
 
     # What the network is made of

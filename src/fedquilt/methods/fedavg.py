@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedquilt.core.exchange import Codec, Cohort, Context, Exchange, Reply, everyone, plain
 from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
@@ -122,9 +122,12 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, Objective | Net):
+            given: object = self.objective
+            named = given.__name__ if isinstance(given, type) else type(given).__name__
+            kind = "class " if isinstance(given, type) else "module " if isinstance(given, nn.Module) else ""
             raise InputError(
-                f"objective must be a Net or an Objective, got {type(self.objective).__name__}. "
-                "Wrap a module's class: objective=Net(MyModule)."
+                f"objective must be a fedquilt.Net or an Objective, got {f'the {kind}' if kind else ''}{named}. "
+                "Wrap a module's class: objective=fedquilt.Net(MyModule)."
             )
         check_optimizer(self.optimizer)
         if self.client_update is not None:

@@ -16,6 +16,7 @@ from fedquilt.core.params import nothing, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.errors import InputError
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.objectives import cross_entropy
 from helpers.toy import Normed, site_of, trained
 
@@ -233,3 +234,26 @@ def test_channels_last_is_not_chosen_where_a_strided_pointwise_layer_has_few_cha
     module = nn.Sequential(*beside, layer())
     assert Net(module)._resident().channels_last is last
     assert Net(module, channels_last=True)._resident().channels_last is True  # as asked for
+
+
+class Wide(nn.Linear):
+    """With an argument that one may misspell."""
+
+    def __init__(self, width: int = 2) -> None:
+        super().__init__(width, 2)
+
+
+def test_arguments_that_a_module_does_not_take_are_refused() -> None:
+    assert Net.of(Wide, width=3).names == ("weight", "bias")
+    with pytest.raises(InputError, match=r"Wide: got an unexpected keyword argument 'widht'; did you mean 'width'\?"):
+        Net.of(Wide, widht=3)
+    with pytest.raises(InputError, match=r"Linear: missing a required argument: 'out_features'. It takes in_features"):
+        Net.of(nn.Linear, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(Wide, "got the class Wide"), (Wide(), "got the module Wide"), (3, "got int")]
+)
+def test_what_is_no_net_is_named(given: object, told: str) -> None:
+    with pytest.raises(InputError, match=rf"a fedquilt\.Net or an Objective, {told}\. "):
+        FedAvg(objective=given)  # type: ignore[arg-type]

@@ -128,6 +128,9 @@ def test_metrics_of_ones_own_are_scored_everywhere_and_forgotten_by_the_next_rec
     assert here.json["last"]["test_confidence"] == there.json["last"]["test_confidence"]
     assert 0.2 < here.json["last"]["test_confidence"] <= 1
     assert 0 <= here.json["last"]["test_called_first"] <= 1
+    for one in ("my.py:confidence", "{kind='my.py:confidence', of=2}"):
+        assert [choice.kind.rpartition(":")[2] for choice in load(recipe, [f"metrics={one}"]).metrics] == ["confidence"]
+        assert "confidence" in {m.id for m in metrics()}
     load(recipe)
     assert {m.id for m in metrics()}.isdisjoint({"confidence", "called_first"})
 
@@ -164,10 +167,13 @@ def test_data_that_are_none_are_refused(recipe: Path, data: str, told: str) -> N
     [
         ("train.loss={kind='my.py:smooth', bi=1}", "train.loss.bi: unknown key for 'my.py:smooth'; did you mean 'by'?"),
         ("train.loss=smooth", "train.loss.kind: unknown loss 'smooth'; name one of your own, such as 'my.py:smooth'"),
+        ("model.kind=my.Net", "model.kind: unknown model 'my.Net'; one of your own is written 'my.py:Net'"),
+        ("train.loss=my.pack.smooth", "unknown loss 'my.pack.smooth'; one of your own is written 'my.pack:smooth'"),
         ("train.loop=my.py:three", "train.loop: A client update is a function (model, data_loader, context)"),
         ("metrics=['my.py:cnfidence']", "metrics.0: 'my.py' has no 'cnfidence'; did you mean 'confidence'?"),
         ("metrics=[{kind='my.py:confidence', off=1}]", "metrics.0.off: unknown key for 'my.py:confidence'"),
         ("metrics=['my.py:confidence', 'my.py:confidence']", "There is a metric 'confidence' already"),
+        ("metrics=my.py:cnfidence", "metrics.0: 'my.py' has no 'cnfidence'; did you mean 'confidence'?"),
         ("metrics=[3]", "metrics.0: should be a name such as 'my.py:auroc'"),
         ("callbacks=[{kind='my.py:Told', x=1}]", "callbacks.0.x: unknown key for 'my.py:Told'"),
     ],
