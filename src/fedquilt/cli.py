@@ -13,8 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedquilt import __version__
 from fedquilt.commands import catalogues, federations, looking, models, projects, running
-from fedquilt.commands.demo import demo
 from fedquilt.commands.options import STOPPED
+from fedquilt.commands.running import demo
 from fedquilt.errors import FedquiltError
 
 

@@ -38,11 +38,11 @@ runs > analysis: modes newcomers pretrain pretrain_card tails
 runs > config: codecs config data described links models options settings texts training
 runs > metrics: evaluation
 runs > results: clusters comparison_plots majority plots statistics tables traffic views
-runs > show: cluster_view datasets show
+runs > show: cluster_view show
 runs > storage: federation_file files finished journal logs mending slots withheld
 runs > studies: compare listening player side_by_side
 runs.report > report: blocks gather page panels
-runs.report.panels > report.panels: clients clusters files settings summary sweeps traffic
+runs.report.panels > report.panels: clients clusters files settings summary traffic
 runs.statistics > results.statistics: beside intervals paired spread targets
 runs.sweeping > config: space
 runs.sweeping > results: ranking
@@ -149,6 +149,8 @@ _RENAMED = {  # modules that did not
     "runs.watch.clients": "watch.board",
     "runs.watch.page": "watch.server",
     "runs.watch.view": "show.show",
+    "runs.datasets": "show.models",
+    "runs.report.panels.sweeps": "report.panels.settings",
 }
 
 

@@ -1,30 +1,221 @@
-"""Answers of a run's models to rows that it never saw."""
+"""Answers of a run's models to rows that it never saw.
+
+The rows are read and prepared as the run's own were: files, folders of images, arrays, frames, texts.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedquilt.analysis.afterwards import config_in
-from fedquilt.analysis.new_rows import NewRows, Reader
 from fedquilt.analysis.run_models import RunModels
 from fedquilt.config.config import Config
 from fedquilt.config.data import federation_of
+from fedquilt.core.columns import PerColumn, blank_of, own, sums_of
 from fedquilt.core.exchange import Method
-from fedquilt.core.table import Batch
-from fedquilt.errors import InputError
+from fedquilt.core.plain import Array
+from fedquilt.core.table import Batch, Prepare, Table
+from fedquilt.data import imports
+from fedquilt.data.checks import input_column
+from fedquilt.data.imports.columns import joined
+from fedquilt.data.imports.columns import labels as numbered
+from fedquilt.data.imports.frames import cells_of
+from fedquilt.data.npz import load
+from fedquilt.data.reading import Reading
+from fedquilt.data.sources.formats.pictures import ENDINGS, decoded
+from fedquilt.data.sources.formats.text import encoded
+from fedquilt.data.tabular import stored_like
+from fedquilt.errors import InputError, did_you_mean
+from fedquilt.models import tokenise
 from fedquilt.rounds.client import one_thread
-from fedquilt.runs.inputs import Inputs, inputs_in
+from fedquilt.runs.inputs import BY_RECIPE, Inputs, inputs_in
 from fedquilt.runs.preparation import kept_in
 from fedquilt.storage.files import write_atomic
+
+GREY = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (ITU-R BT.601)
+TABLES = (".csv", ".csv.gz", ".parquet")
+Cells = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows ready for a run's models, their names (files, or numbers), and labels where they are known."""
+
+    names: tuple[str, ...]
+    table: Table
+    labels: Tensor | None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How a run's rows were read and prepared.
+
+    Args:
+        inputs: What the run keeps of it.
+        table: How its columns are prepared, if its rows are a table.
+        again: The preparer by the recipe and its data, where the run keeps none.
+    """
+
+    inputs: Inputs
+    table: PerColumn | None
+    again: Callable[[], Prepare | None]
+
+    @property
+    def reading(self) -> Reading:
+        """What the run's numbers stand for."""
+        return self.inputs.reading or Reading()
+
+    def read(self, data: Any) -> NewRows:
+        """New rows.
+
+        Args:
+            data: A folder of images (at any depth; grey or colour as the run's were), an .npz with x, and y if known, a
+                table (.csv, .parquet) with the columns of the run's, a .txt with one text in each line; or in Python an
+                array, a data frame, or a list of texts.
+        """
+        names, x, labels = self._path(Path(data)) if isinstance(data, str | Path) else self._given(data)
+        if not len(x):
+            raise InputError("There are no rows to answer.")
+        return NewRows(names or tuple(map(str, range(len(x)))), self._prepared(x), labels)
+
+    def _path(self, path: Path) -> tuple[tuple[str, ...], Any, Tensor | None]:
+        if path.is_dir():
+            return self._pictures(path)
+        if not path.is_file():
+            raise InputError(f"There is no '{path}'. Give an .npz, a table (.csv, .parquet), a .txt, or a folder.")
+        if path.name.endswith(TABLES):
+            return (), *self._cells(imports.cells(path), str(path))
+        if path.suffix == ".txt":
+            return (), self._texts(path.read_text(encoding="utf-8").splitlines(), str(path)), None
+        found = load(path)
+        if "x" not in found:
+            raise InputError(f"{path} has the keys {', '.join(sorted(found)) or '(none)'}. It needs x, the rows.")
+        y = found.get("y")
+        return (), found["x"], None if y is None else self._labels(y, len(found["x"]), f"{path}: y")
+
+    def _given(self, data: Any) -> tuple[tuple[str, ...], Any, Tensor | None]:
+        if hasattr(data, "columns") or hasattr(data, "column_names"):  # a data frame
+            where = f"The {type(data).__name__}"
+            return (), *self._cells(cells_of(data, where), where)
+        if isinstance(data, Sequence) and len(data) and all(isinstance(text, str) for text in data):
+            return (), self._texts(data, "The list"), None
+        return (), data if isinstance(data, Tensor) else np.asarray(data), None
+
+    # Tables and texts
+
+    def _cells(self, named: Cells, where: str) -> tuple[Any, Tensor | None]:
+        x = self._of_table(named, where)
+        label = self.reading.label or "label"
+        known = self.columns.columns if self.columns else ()
+        y = None if label in (*self.reading.text, *(c.name for c in known)) else named.get(label)
+        return x, None if y is None else self._labels(y, len(x), f"{where}, column {label!r}")
+
+    @property
+    def columns(self) -> PerColumn | None:
+        """The columns of a table, also of one whose numbers were taken as they are."""
+        names = self.reading.columns
+        return self.table or (blank_of(len(names), "none", names) if names else None)
+
+    def _of_table(self, named: Cells, where: str) -> Any:
+        if self.columns is not None:
+            return stored_like(named, where, self.columns)
+        if not self.reading.length:
+            raise InputError(f"{where} is a table, but the run's rows were {_shown(self.inputs.stored)}: give an .npz.")
+        columns = self.reading.text or ("text",)
+        lacking = [n for n in columns if n not in named]
+        if lacking:
+            raise InputError(f"{where} has no column {lacking[0]!r}, the run's text. It has {', '.join(named)}.")
+        return self._texts(joined(named, columns), where)
+
+    def _texts(self, texts: Sequence[str], where: str) -> Array:
+        reading = self.reading
+        if not reading.length:
+            raise InputError(
+                f"{where} holds texts, but the run kept no vocabulary: its rows were {_shown(self.inputs.stored)}. "
+                "Give such rows in an .npz with x."
+            )
+        if reading.tokeniser is not None:
+            return tokenise(texts, reading.tokeniser, reading.length)
+        return encoded(texts, reading.vocabulary, reading.length)
+
+    def _labels(self, y: Array, rows: int, what: str) -> Tensor | None:
+        """Class numbers of labels as they stand there; None where nobody can know them."""
+        classes = self.inputs.classes
+        if classes is None or (y.dtype.kind in "UO" and all(not str(v).strip() for v in y)):
+            return None
+        if y.shape != (rows,):
+            raise InputError(f"{what} should be one label for each of {rows} rows, got the shape {y.shape}.")
+        numbers, words = numbered(y, what)
+        if words:
+            return self._by_name(y, what)
+        if not 0 <= int(numbers.min()) <= int(numbers.max()) < classes:
+            raise InputError(
+                f"{what} goes from {numbers.min()} to {numbers.max()}; the run knows the classes 0 to {classes - 1}."
+            )
+        return torch.from_numpy(numbers)
+
+    def _by_name(self, y: Array, what: str) -> Tensor:
+        names = self.reading.number_of
+        odd = next((str(v) for v in y if str(v) not in names), None)
+        if odd is not None:
+            known = ", ".join(list(names)[:12]) or "as whole numbers only"
+            raise InputError(f"{what} has {odd!r}{did_you_mean(odd, names)}. The run knows the classes {known}.")
+        return torch.tensor([names[str(v)] for v in y])
+
+    # Images
+
+    def _pictures(self, path: Path) -> tuple[tuple[str, ...], Array, Tensor | None]:
+        """The images of a folder, stored as the run's were; folders named as its classes are labels."""
+        shape, dtype = self.inputs.stored or ((), "")
+        if dtype != "uint8" or len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
+            raise InputError(
+                f"The run's rows are no square images of bytes but {_shown(self.inputs.stored)}; give an .npz with x."
+            )
+        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and not p.name.startswith("."))
+        if not files:
+            raise InputError(f"{path} holds no images ({', '.join(sorted(ENDINGS))}).")
+        images = decoded(files, shape[1])
+        if shape[0] == 1:
+            images = np.rint(np.tensordot(images, GREY, axes=(1, 0)))[:, None].clip(0, 255).astype(np.uint8)
+        folders, names = np.array([p.parent.name for p in files]), self.reading.number_of
+        labels = self._labels(folders, len(files), str(path)) if names and set(folders) <= names.keys() else None
+        return tuple(str(p.relative_to(path)) for p in files), images, labels
+
+    # Prepared
+
+    def _prepared(self, given: Any) -> Table:
+        x = input_column(given, "the new rows", table=self.table is not None)
+        if self.table is not None:
+            return Table({"x": x}, None, self._by_column(x, self.table))
+        these = (tuple(x.shape[1:]), str(x.dtype).removeprefix("torch."))
+        wanted = self.inputs.stored or (self.inputs.shape, self.inputs.dtype)
+        if these != wanted:
+            raise InputError(f"The rows are {_shown(these)}, those of the run were {_shown(wanted)}.")
+        return Table({"x": x}, None, self.again() if self.inputs.prepare == BY_RECIPE else self.inputs.preparer)
+
+    def _by_column(self, x: Tensor, table: PerColumn) -> PerColumn:
+        """Where each client took its own numbers, those of these rows."""
+        if x.dim() != 2 or x.shape[1] != len(table.columns) or not x.is_floating_point():
+            raise InputError(
+                f"The rows are {x.dtype!s} of shape {tuple(x.shape[1:])}, those of the run had {len(table.columns)} "
+                "columns of floats."
+            )
+        return own(table, sums_of(x, table.columns)) if table.scope == "clients" else table
+
+
+def _shown(stored: tuple[tuple[int, ...], str] | None) -> str:
+    return "at other sites" if stored is None else f"{stored[1]} of shape {stored[0]}"
+
 
 ROWS = 200  # per forward pass
 

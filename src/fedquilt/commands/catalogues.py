@@ -154,7 +154,7 @@ def datasets(
 
     Example: [bold]fedquilt datasets cifar10[/bold] or [bold]fedquilt datasets --download cifar10[/bold]
     """
-    from fedquilt.show import datasets as actions
+    from fedquilt.show import models as actions
 
     if clear_cache:
         listing(actions.cleared(), as_json, "removed from the cache")

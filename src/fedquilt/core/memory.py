@@ -1,13 +1,19 @@
-"""How much memory one file, array or network may take: more is refused before it is allocated."""
+"""What may be asked for at most: memory for one file, array or network, and, at a site, local training by one task.
+
+More is refused before it is allocated or begun. A site limits training because its server names the method.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 
 from fedquilt.errors import InputError
+from fedquilt.records.declared import shown
 
 try:
     import resource
@@ -65,3 +71,34 @@ def check_bytes(size: int, what: str) -> None:
 
 def _told(size: int) -> str:
     return f"{size / 10**9:,.1f} GB" if size >= 10**8 else f"{size:,} bytes"
+
+
+class OverLimit(InputError):
+    """A task asks for more than is allowed here; the text may leave the site."""
+
+
+@dataclass
+class Allowance:
+    """What one task may do: passes of each training, and steps of all of them."""
+
+    epochs: int
+    steps: int
+    asked: int = 0  # steps so far
+
+    def take(self, epochs: int | None, steps: int) -> None:
+        """A training is about to begin; raises if it asks for too much."""
+        if epochs is not None and epochs > self.epochs:
+            raise OverLimit(f"the task asks for {shown(epochs)} epochs, and this site allows {self.epochs}")
+        self.asked += steps
+        if self.asked > self.steps:
+            raise OverLimit(f"the task asks for {shown(self.asked)} steps, and this site allows {self.steps}")
+
+
+ALLOWED: ContextVar[Allowance | None] = ContextVar("ALLOWED", default=None)
+
+
+def ask(epochs: int | None, steps: int) -> None:
+    """Ask for so much training, before it begins; raises where less is allowed."""
+    allowance = ALLOWED.get()
+    if allowance is not None:
+        allowance.take(epochs, steps)

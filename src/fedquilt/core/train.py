@@ -11,9 +11,9 @@ from typing import Any, Generic, Protocol
 import torch
 from torch import Tensor
 
-from fedquilt.core.allowance import ask
 from fedquilt.core.device import carried, elsewhere, moved
 from fedquilt.core.exchange import C, Context, D, U
+from fedquilt.core.memory import ask
 from fedquilt.core.objective import Loss
 from fedquilt.core.own_loop import Loop, Unknown, run_loop
 from fedquilt.core.params import Names, Params, everything

@@ -13,8 +13,7 @@ from fedquilt.analysis.continual import FILE as PROBES
 from fedquilt.analysis.tails import evaluate as by_class
 from fedquilt.core.plain import Row
 from fedquilt.core.table import in_order
-from fedquilt.demo.charts import bars, grouped, lines, patches
-from fedquilt.demo.words import compared, listed, pairs, percent, times, verdict
+from fedquilt.demo.telling import bars, compared, grouped, lines, listed, pairs, patches, percent, times, verdict
 from fedquilt.results.clusters import clusters_in
 from fedquilt.results.statistics.intervals import interval
 from fedquilt.results.statistics.paired import Accuracies

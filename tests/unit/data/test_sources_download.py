@@ -21,7 +21,7 @@ from fedquilt.data.sources import sources
 from fedquilt.data.sources.catalogue import Hub
 from fedquilt.data.sources.download import check
 from fedquilt.errors import DownloadError, InputError
-from fedquilt.show import datasets
+from fedquilt.show import models as shown
 from helpers.command import fedquilt
 from helpers.plugged import PICTURES, picture_bytes
 
@@ -217,8 +217,8 @@ def test_the_command_downloads_and_verifies(offer):
 def test_a_terminal_sees_a_bar(offer, monkeypatch):
     offer("/whole", size=len(BODY))
     screen = Console(file=io.StringIO(), force_terminal=True, width=80)
-    monkeypatch.setattr(datasets, "console", screen)
-    assert datasets.downloaded("pictures", "official", quiet=False)[0]["bytes"] == len(BODY)
+    monkeypatch.setattr(shown, "console", screen)
+    assert shown.downloaded("pictures", "official", quiet=False)[0]["bytes"] == len(BODY)
     seen = screen.file.getvalue()
     assert "pictures.zip" in seen
     assert f"{len(BODY)}/{len(BODY)} bytes" in seen

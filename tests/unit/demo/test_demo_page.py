@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedquilt.demo.charts import bars, grouped, lines, patches
-from fedquilt.demo.page import page
-from fedquilt.demo.play import Shown, scenes
+from fedquilt.demo.play import Shown, page, scenes
 from fedquilt.demo.scenes import SCENES, Told
+from fedquilt.demo.telling import bars, grouped, lines, patches
 from fedquilt.errors import InputError
 
 EVIL = "<script>alert('x')</script> & \"quoted\""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedquilt.demo.scenes import badge
-from fedquilt.demo.words import compared, listed, pairs, percent, times, verdict
+from fedquilt.demo.telling import compared, listed, pairs, percent, times, verdict
 
 CLIENTS = range(12)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedquilt.core.allowance import ALLOWED, Allowance
+from fedquilt.core.memory import ALLOWED, Allowance
 from fedquilt.errors import InputError
 
 

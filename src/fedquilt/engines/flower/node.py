@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt import own_code
-from fedquilt.core.allowance import OverLimit
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.describe import build
+from fedquilt.core.memory import OverLimit
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.flower.budget import Budget, TooLong

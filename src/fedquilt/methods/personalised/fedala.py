@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedquilt.core.allowance import ask
 from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import HasShared
+from fedquilt.core.memory import ask
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site, Table

@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedquilt.core.allowance import ask
 from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.holders import Fixed, HasShared
+from fedquilt.core.memory import ask
 from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params, lerp
 from fedquilt.core.seed import Seed

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedquilt.core.allowance import ask
 from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
+from fedquilt.core.memory import ask
 from fedquilt.core.params import Mean, Names, Params, add, is_weight
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import at_least, chosen, threshold

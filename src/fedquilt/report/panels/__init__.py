@@ -12,9 +12,8 @@ from fedquilt.report.gather import Gathered
 from fedquilt.report.panels.clients import curves, distribution, heat_map, sureness
 from fedquilt.report.panels.clusters import clusters
 from fedquilt.report.panels.files import banks, forgetting, leakage, tails
-from fedquilt.report.panels.settings import differences, federation, runs, settings
+from fedquilt.report.panels.settings import best_point, differences, federation, parameters, points, runs, settings
 from fedquilt.report.panels.summary import comparison, headline, tests
-from fedquilt.report.panels.sweeps import best_point, parameters, points
 from fedquilt.report.panels.traffic import compression, dropped, messages, seconds
 
 PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
