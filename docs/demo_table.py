@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def table(found: Mapping[str, Any]) -> str:
         f"nothing. Made with torch {made['torch']} on {made['cpu']} ({made['cpu_capability']} kernels): other kinds of "
         "CPU change the last digits of sums, and so some of these."
     )
-    return "\n".join([*lines, "", below])
+    return "\n".join([*lines, "", *textwrap.wrap(below, 120, break_on_hyphens=False)])
 
 
 def _span(value: float, half: float) -> str:
