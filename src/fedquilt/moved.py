@@ -23,7 +23,7 @@ data.formats > data.sources.formats: cifar files folders har idx leaf lists pict
 engines > rounds: beside blame engine log phases rounds scale sender traffic
 methods > methods.averaging: centralised fedavg_noise feddyn fednova fedopt fedprox local_only moon scaffold
 methods > methods.clustered: by_distance cfl cgpfl feddrift fedgroup fedper_grouped fedsoft fesem flhc grouped hcfl ifca
-methods > methods.clustered: lcfed pacfl regrouping retest row_losses starts
+methods > methods.clustered: lcfed pacfl regrouping row_losses starts
 methods > methods.long_tailed: creff fedetf fedloge ratio_loss
 methods > methods.merging: localize_stitch votes
 methods > methods.personalised: apfl ditto fedala fedamp fedbabu fedbn fedper fedper_finetune fedproto fedrep fedrod
@@ -151,6 +151,10 @@ _RENAMED = {  # modules that did not
     "runs.watch.view": "show.show",
     "runs.datasets": "show.models",
     "runs.report.panels.sweeps": "report.panels.settings",
+    "methods.retest": "methods.clustered.discovery",
+    "core.allowance": "core.memory",
+    "core.device": "core.tree",
+    "pieces.codecs.low_rank": "pieces.codecs.matrices",
 }
 
 

@@ -29,7 +29,7 @@ from fedquilt.data import imports
 from fedquilt.data.checks import input_column
 from fedquilt.data.imports.columns import joined
 from fedquilt.data.imports.columns import labels as numbered
-from fedquilt.data.imports.frames import cells_of
+from fedquilt.data.imports.tables import cells_of
 from fedquilt.data.npz import load
 from fedquilt.data.reading import Reading
 from fedquilt.data.sources.formats.pictures import ENDINGS, decoded

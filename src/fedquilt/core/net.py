@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from fedquilt.core.capture.purity import own
 from fedquilt.core.capture.steps import Capture, CapturedSteps, UpdateSteps
-from fedquilt.core.device import in_bfloat16
 from fedquilt.core.params import Names, Params, nothing, under
 from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.core.tree import in_bfloat16
 from fedquilt.errors import InputError, did_you_mean
 from fedquilt.kernels import wide
 

@@ -11,7 +11,6 @@ from typing import Any, Generic, Protocol
 import torch
 from torch import Tensor
 
-from fedquilt.core.device import carried, elsewhere, moved
 from fedquilt.core.exchange import C, Context, D, U
 from fedquilt.core.memory import ask
 from fedquilt.core.objective import Loss
@@ -19,7 +18,7 @@ from fedquilt.core.own_loop import Loop, Unknown, run_loop
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site, Table
-from fedquilt.core.tree import leaves
+from fedquilt.core.tree import carried, elsewhere, leaves, moved
 from fedquilt.errors import InputError, StageError
 from fedquilt.kernels import gradients
 from fedquilt.records.record import record

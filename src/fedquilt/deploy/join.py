@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from fedquilt.core.device import unused
+from fedquilt.core.tree import unused
 from fedquilt.deploy.flower_command import (
     Address,
     environment,

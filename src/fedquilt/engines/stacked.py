@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedquilt.core.device import carried
 from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch, Columns, Table
 from fedquilt.core.train import Descent, Memory, Train, Trained
-from fedquilt.core.tree import filled, leaves, shape
+from fedquilt.core.tree import carried, filled, leaves, shape
 from fedquilt.errors import InputError
 
 Feed = Callable[[int], tuple[Columns, list[int]]]  # so many lanes -> their next batches, and how many rows each has

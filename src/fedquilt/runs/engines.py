@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedquilt.core.device import unused
+from fedquilt.core.tree import unused
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.local import Local

@@ -28,8 +28,8 @@ from fedquilt.analysis.merging import Request, card_of, merge_files, part_of
 from fedquilt.analysis.pretrain import Pretraining, pretrain
 from fedquilt.analysis.pretrain_card import PICTURE, TEXT
 from fedquilt.config.config import Config
-from fedquilt.core.device import unused
 from fedquilt.core.plain import JSON, Row
+from fedquilt.core.tree import unused
 from fedquilt.data import available, fetch, verify
 from fedquilt.data.sources import cache, places, sources
 from fedquilt.errors import InputError, Stopped

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedquilt.core.device import carried, elsewhere, moved
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.core.tree import carried, elsewhere, moved
 from fedquilt.engines.local import Local
 from fedquilt.rounds.rounds import Rounds
 from helpers.toy import fedavg, points

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt.core import device
+from fedquilt.core import tree
 from fedquilt.core.describe import build, describe
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
@@ -31,7 +31,7 @@ def rows():
 
 
 def test_products_are_in_sixteen_bits_and_weights_in_thirty_two(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device, "has_bfloat16", lambda place: True)
+    monkeypatch.setattr(tree, "has_bfloat16", lambda place: True)
     x, y = rows()
     start = net().init(Seed(0))
     assert net(precision="bfloat16")(start, Batch({"x": x})).dtype == torch.bfloat16
@@ -45,7 +45,7 @@ def test_products_are_in_sixteen_bits_and_weights_in_thirty_two(monkeypatch: pyt
 
 
 def test_a_device_without_it_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device, "has_bfloat16", lambda place: False)
+    monkeypatch.setattr(tree, "has_bfloat16", lambda place: False)
     with pytest.raises(InputError, match="bfloat16"):
         net(precision="bfloat16")(net().init(Seed(0)), Batch({"x": rows()[0]}))
 

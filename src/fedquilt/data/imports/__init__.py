@@ -7,11 +7,10 @@ from pathlib import Path
 
 from fedquilt.data.imports.columns import Words
 from fedquilt.data.imports.folders import of_folder
-from fedquilt.data.imports.frames import of_frame
 from fedquilt.data.imports.hub import of_flwr, of_hf
 from fedquilt.data.imports.pfllib import is_split, of_pfllib
 from fedquilt.data.imports.tables import cells as cells
-from fedquilt.data.imports.tables import of_csv, of_parquet
+from fedquilt.data.imports.tables import of_csv, of_frame, of_parquet
 from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.errors import InputError
 

@@ -20,7 +20,8 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.flhc import ByUpdates, DiscoveryOptions, Evidence
+from fedquilt.methods.clustered.discovery import DiscoveryOptions, Evidence
+from fedquilt.methods.clustered.flhc import ByUpdates
 from fedquilt.methods.clustered.grouped import Budget, Discovery, Grouped, Groups, down_anchor
 from fedquilt.methods.fedavg import C, Upload
 from fedquilt.pieces.aggregators import uniform_mean

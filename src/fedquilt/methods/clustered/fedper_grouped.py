@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fedquilt.core.params import at_home
-from fedquilt.methods.clustered.flhc import ByUpdates, Criterion, DiscoveryOptions
+from fedquilt.methods.clustered.discovery import Criterion, DiscoveryOptions
+from fedquilt.methods.clustered.flhc import ByUpdates
 from fedquilt.methods.clustered.grouped import Discovery, Grouped, Groups
 
 

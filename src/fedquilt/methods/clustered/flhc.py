@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Literal, get_args
+from typing import Generic, get_args
 
 from torch import Tensor
 
@@ -15,20 +15,14 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
+from fedquilt.methods.clustered.discovery import DiscoveryOptions, Evidence
 from fedquilt.methods.clustered.grouped import Discovery, G, Grouped, Groups, down_anchor
-from fedquilt.methods.clustered.retest import Retest
 from fedquilt.methods.fedavg import C, FedAvg
 from fedquilt.pieces.clustering.agglomerative import agglomerate, check_settings
-from fedquilt.pieces.clustering.private import Blur, sketch
+from fedquilt.pieces.clustering.private import sketch
 from fedquilt.pieces.clustering.result import ClusterResult, merge_small
-from fedquilt.pieces.clustering.tree import Cut
 from fedquilt.records.declared import shown
 from fedquilt.records.record import record
-
-Criterion = Literal["threshold", "auto"]
-Metric = Literal["cosine", "euclidean", "manhattan"]
-Linkage = Literal["average", "complete", "single", "ward"]
-Evidence = Literal["update", "weights"]
 
 
 @record(name="fedquilt.methods.flhc:Sensed")
@@ -36,77 +30,6 @@ class Sensed:
     """What a client shows of itself to be clustered."""
 
     vector: Tensor
-
-
-@dataclass(frozen=True, init=False)
-class DiscoveryOptions:
-    """How clusters are found by the clients' updates; the options of every method that does it.
-
-    Args:
-        initial_rounds: Rounds before the discovery.
-        criterion: 'threshold' merges while the linkage distance is < ``distance_threshold``; 'auto' takes the cut with
-            the best silhouette, or one cluster (:class:`fedquilt.pieces.clustering.tree.Cut`).
-        distance_threshold: For 'threshold'.
-        n_clusters: If set, so many clusters instead (Ward's linkage on updates of unit length).
-        clustering_metric, linkage: Of the clustering; linkage None is average, or ward with ``n_clusters``.
-        evidence: 'update' clusters delta_i = w_i - w0, 'weights' w_i itself.
-        sketch_size: If set, clients send so many numbers of a random projection instead of delta.
-        sketch_seed: Of the projection, the same for all.
-        min_size: Smaller clusters are merged into the nearest.
-        max_exact: Above so many clients a sample is clustered and the others join.
-        recluster_every: If set, every so many rounds all clients are clustered anew, from updates of the same w0; a
-            new cluster begins with the mean of its members' former models.
-        retest_every: If set, every so many rounds all clients show their update from w0 again, and those that no longer
-            belong to their cluster move.
-        retest_margin, retest_patience, recluster_above: When they move, see :class:`Retest`.
-        sketch_clip: If set, what clients show is clipped to this length, see :class:`Blur`.
-        sketch_noise: And noised, by this multiple of ``sketch_clip``.
-        secret_noise: With noise that nobody can subtract.
-    """
-
-    initial_rounds: int = 3
-    criterion: Criterion = "threshold"
-    distance_threshold: float = 0.5
-    n_clusters: int | None = None
-    clustering_metric: Metric = "cosine"
-    linkage: Linkage | None = None
-    evidence: Evidence = "update"
-    sketch_size: int | None = None
-    sketch_seed: int = 0
-    min_size: int = 1
-    max_exact: int = 5000
-    recluster_every: int | None = None
-    retest_every: int | None = None
-    retest_margin: float = 0.1
-    retest_patience: int = 2
-    recluster_above: float = 0.3
-    sketch_clip: float | None = None
-    sketch_noise: float = 0.0
-    secret_noise: bool = False
-
-    @cached_property
-    def cut(self) -> Cut:
-        """Where merging stops."""
-        if self.n_clusters is not None:
-            return Cut(k=self.n_clusters)
-        return Cut(auto=True) if self.criterion == "auto" else Cut(self.distance_threshold)
-
-    @cached_property
-    def retest(self) -> Retest | None:
-        """When a client leaves its cluster, if that is tested."""
-        if self.retest_every is None:
-            return None
-        return Retest(self.retest_every, self.retest_margin, self.retest_patience, self.recluster_above)
-
-    @cached_property
-    def blur(self) -> Blur | None:
-        """What is done to what clients show. Noise needs a clip, which says how much it hides."""
-        if self.sketch_clip is not None:
-            return Blur(self.sketch_clip, self.sketch_noise, self.secret_noise)
-        if self.sketch_noise or self.secret_noise:
-            hides = f"sketch_noise = {self.sketch_noise} hides nothing"
-            raise InputError(f"{hides} without sketch_clip, the greatest length of a vector.")
-        return None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.flhc import ByUpdates, Criterion, DiscoveryOptions
+from fedquilt.methods.clustered.discovery import Criterion, DiscoveryOptions
+from fedquilt.methods.clustered.flhc import ByUpdates
 from fedquilt.methods.clustered.grouped import Discovery, Grouped, Groups, Welcome, inside, split
 from fedquilt.methods.clustered.starts import StartAt, check_start
 from fedquilt.methods.fedavg import Download

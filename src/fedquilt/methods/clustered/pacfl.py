@@ -14,7 +14,7 @@ from torch import Tensor
 from fedquilt.core.exchange import Context, Exchange, Reply, everyone
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.flhc import Linkage
+from fedquilt.methods.clustered.discovery import Linkage
 from fedquilt.methods.clustered.grouped import Discovery, Grouped, Groups, down_anchor
 from fedquilt.methods.fedavg import C, Download
 from fedquilt.pieces.clustering.agglomerative import LINKAGES

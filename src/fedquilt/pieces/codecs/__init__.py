@@ -8,7 +8,7 @@ from fedquilt.pieces.codecs.hgc import hgc as hgc
 from fedquilt.pieces.codecs.hgc import hgc_rc as hgc_rc
 from fedquilt.pieces.codecs.hgc_legacy import hgc_legacy as hgc_legacy
 from fedquilt.pieces.codecs.lfsr import lfsr as lfsr
-from fedquilt.pieces.codecs.low_rank import power_sgd as power_sgd
+from fedquilt.pieces.codecs.matrices import power_sgd as power_sgd
 from fedquilt.pieces.codecs.quantised import half as half
 from fedquilt.pieces.codecs.quantised import qsgd as qsgd
 from fedquilt.pieces.codecs.quantised import sign as sign
