@@ -62,9 +62,9 @@ def test_what_cannot_be_played_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_a_recipe_has_what_its_scene_tells_of(name: str, tmp_path: Path) -> None:
-    """Its system beside FedAvg and training alone, in three seeds; and it can be written down and read again."""
+    """Its system beside FedAvg and local training, in three seeds; and it can be written down and read again."""
     config = config_of(SCENES[name], tmp_path)
     methods = {cell.display for cell in cells(config)[1]}
-    assert {"FedAvg", "training alone", SCENES[name].system} <= methods
+    assert {"FedAvg", "local training", SCENES[name].system} <= methods
     assert len(config.compare.seeds) == 3
     assert parse(config.model_dump(mode="json", exclude_none=True)) == config
