@@ -108,8 +108,8 @@ HOW = (
     "data and {seeds}. ± is the 95 % interval over seeds; for differences between methods (in brackets) it is over "
     "clients, where clients have test samples of their own. 'Above' and 'below' require p < 0.05 (Wilcoxon signed-rank "
     "test over clients, or a paired t-test over seeds, with Holm's correction) and agreement of all seeds. "
-    "Hyperparameters were tuned on other partitions and seeds than those shown. The scenes are small; the documentation "
-    "reports results on larger data."
+    "Hyperparameters were tuned on other partitions and seeds than those shown. The scenes are small; the "
+    "documentation reports results on larger data."
 )
 
 

@@ -237,7 +237,11 @@ def links(played: Played) -> Told:
     way = verdict(pair)
     lost = 100 * (pair["half"] - pair["difference"])
     doubt = f" A loss of up to {lost:.1f} points cannot be excluded." if way == "level" and lost > 0 else ""
-    words = {"level": "accuracy not significantly different from FedAvg", "above": "above FedAvg", "below": "below FedAvg"}
+    words = {
+        "level": "accuracy not significantly different from FedAvg",
+        "above": "above FedAvg",
+        "below": "below FedAvg",
+    }
     return Told(
         f"Clients send {up[ours]:.1f} MB up instead of {up['FedAvg']:.1f} MB, {fewer} times less, and reach "
         f"{played.share(ours)}: {compared(found)}.{doubt}",
@@ -329,11 +333,7 @@ SCENES = {
         Scene("rare", "Rare classes", "Some classes are rare, and the model ignores them.", "FedLoGe", rare),
         Scene("links", "Slow links", "My clients' uplinks are slow.", "Localize-and-Stitch", links),
         Scene(
-            "tasks",
-            "New tasks without labels",
-            "New kinds of data keep arriving, without labels.",
-            "PODFCSSV",
-            tasks,
+            "tasks", "New tasks without labels", "New kinds of data keep arriving, without labels.", "PODFCSSV", tasks
         ),
     )
 }

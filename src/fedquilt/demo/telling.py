@@ -46,7 +46,9 @@ def compared(found: Mapping[str, Row]) -> str:
     if level:
         parts.append(f"not significantly different from {listed(level)}")
     if known["one seed"]:
-        parts.append(f"one seed, so not compared with {listed([f'{n} ({signed(found[n])})' for n in known['one seed']])}")
+        parts.append(
+            f"one seed, so not compared with {listed([f'{n} ({signed(found[n])})' for n in known['one seed']])}"
+        )
     return listed([*parts, *below])
 
 

@@ -44,8 +44,8 @@ def winner(
     """The method with the highest mean accuracy and how it differs from every other, corrected for their number.
 
     Centralised training is no federated method and cannot win. Differences are the winner minus the other. ``tied``
-    names the methods that are not significantly different from it, best first: any of them may be the best. None without a method
-    to choose.
+    names the methods that are not significantly different from it, best first: any of them may be the best. None
+    without a method to choose.
     """
     able = [row for row in rows if row["kind"] != "centralised" and row.get(measure) is not None]
     means = {row["method"]: row[measure] for row in able}
