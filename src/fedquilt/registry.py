@@ -73,52 +73,49 @@ def _models(**about: str) -> dict[str, RegistryEntry]:
 
 METHODS = _table(
     RegistryEntry(
-        "fedavg",
-        "fedquilt.methods.fedavg:FedAvg",
-        "average what clients learned, weighted by examples",
-        "McMahan et al. 2017",
+        "fedavg", "fedquilt.methods.fedavg:FedAvg", "weighted average of local models", "McMahan et al. 2017"
     ),
     RegistryEntry(
         "fedprox",
         "fedquilt.methods.averaging.fedprox:FedProx",
-        "FedAvg with a pull towards the round's starting model",
+        "FedAvg with a proximal term towards the global model",
         "Li et al. 2020",
     ),
     RegistryEntry(
         "local_only",
         "fedquilt.methods.averaging.local_only:LocalOnly",
-        "every client alone; the lower frame",
+        "local training without communication; lower baseline",
         fixed=("aggregate",),
         display="Local only",
     ),
     RegistryEntry(
         "centralised",
         "fedquilt.methods.averaging.centralised:Centralised",
-        "one model on pooled data; the upper frame",
+        "one model on pooled data; upper baseline",
         display="Centralized",
     ),
     RegistryEntry(
         "fedavg_noise",
         "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
-        "FedAvg (unweighted) with noise on the average; a baseline, not private",
+        "unweighted FedAvg with noise on the average; not differentially private",
         "Localize-and-Stitch baseline",
         fixed=("aggregate",),
         display="FedAvg + noise",
     ),
     RegistryEntry(
-        "fedavgm", "fedquilt.methods.averaging.fedopt:FedAvgM", "FedAvg with momentum at the server", "Hsu et al. 2019"
+        "fedavgm", "fedquilt.methods.averaging.fedopt:FedAvgM", "FedAvg with server momentum", "Hsu et al. 2019"
     ),
     RegistryEntry(
-        "fedadam", "fedquilt.methods.averaging.fedopt:FedAdam", "FedAvg with Adam at the server", "Reddi et al. 2021"
+        "fedadam", "fedquilt.methods.averaging.fedopt:FedAdam", "FedAvg with server-side Adam", "Reddi et al. 2021"
     ),
     RegistryEntry(
         "fedadagrad",
         "fedquilt.methods.averaging.fedopt:FedAdagrad",
-        "FedAvg with Adagrad at the server",
+        "FedAvg with server-side Adagrad",
         "Reddi et al. 2021",
     ),
     RegistryEntry(
-        "fedyogi", "fedquilt.methods.averaging.fedopt:FedYogi", "FedAvg with Yogi at the server", "Reddi et al. 2021"
+        "fedyogi", "fedquilt.methods.averaging.fedopt:FedYogi", "FedAvg with server-side Yogi", "Reddi et al. 2021"
     ),
     RegistryEntry(
         "scaffold",
@@ -130,7 +127,7 @@ METHODS = _table(
     RegistryEntry(
         "fednova",
         "fedquilt.methods.averaging.fednova:FedNova",
-        "clients that walk further do not count more",
+        "normalised averaging for different numbers of local steps",
         "Wang et al. 2020",
         fixed=("aggregate",),
     ),
@@ -144,68 +141,63 @@ METHODS = _table(
     RegistryEntry(
         "moon",
         "fedquilt.methods.averaging.moon:Moon",
-        "features near the global model's, far from the previous one's",
+        "model-contrastive learning of features",
         "Li et al. 2021",
         display="MOON",
     ),
     RegistryEntry(
         "fedavg_finetune",
         "fedquilt.methods.personalised.finetune:FedAvgFineTune",
-        "FedAvg, then each client tunes the global model for itself",
+        "FedAvg, then fine-tuning on each client",
         display="FedAvg + fine-tuning",
     ),
     RegistryEntry(
         "fedper",
         "fedquilt.methods.personalised.fedper:FedPer",
-        "every client keeps its own head",
+        "shared body, personal head, trained together",
         "Arivazhagan et al. 2019",
     ),
     RegistryEntry(
         "fedper_finetune",
         "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
-        "FedPer, then each client tunes its head on the new body",
+        "FedPer, then head tuning on the new body",
         display="FedPer + fine-tuning",
     ),
     RegistryEntry(
         "hgls",
         "fedquilt.methods.personalised.hgls:HGLS",
-        "own heads that also try the other clients' head gradients",
+        "personal heads improved by searching over other clients' head gradients",
         "CEHGLS",
     ),
     RegistryEntry(
         "fedrep",
         "fedquilt.methods.personalised.fedrep:FedRep",
-        "own heads first, then the common body",
+        "personal head trained first, then the shared body",
         "Collins et al. 2021",
     ),
     RegistryEntry(
         "fedbabu",
         "fedquilt.methods.personalised.fedbabu:FedBABU",
-        "a body trained under a fixed head, then tuned",
+        "body trained with a fixed head, then fine-tuned",
         "Oh et al. 2022",
     ),
-    RegistryEntry(
-        "fedbn",
-        "fedquilt.methods.personalised.fedbn:FedBN",
-        "every client keeps its own BatchNorm layers",
-        "Li et al. 2021",
-    ),
+    RegistryEntry("fedbn", "fedquilt.methods.personalised.fedbn:FedBN", "personal BatchNorm layers", "Li et al. 2021"),
     RegistryEntry(
         "ditto",
         "fedquilt.methods.personalised.ditto:Ditto",
-        "an own model beside the global one, pulled towards it",
+        "personal models regularised towards the global one",
         "Li et al. 2021",
     ),
     RegistryEntry(
         "apfl",
         "fedquilt.methods.personalised.apfl:APFL",
-        "a learned mixture of the global and an own model",
+        "learned mixture of global and personal model",
         "Deng et al. 2020",
     ),
     RegistryEntry(
         "pfedme",
         "fedquilt.methods.personalised.pfedme:PFedMe",
-        "own models by Moreau envelopes",
+        "personal models by Moreau envelopes",
         "Dinh et al. 2020",
         fixed=("aggregate",),
         display="pFedMe",
@@ -213,47 +205,44 @@ METHODS = _table(
     RegistryEntry(
         "perfedavg",
         "fedquilt.methods.personalised.perfedavg:PerFedAvg",
-        "a start from which one step suffices; first order",
+        "MAML-style initialisation for fine-tuning; first order",
         "Fallah et al. 2020",
         display="Per-FedAvg",
     ),
     RegistryEntry(
         "perfedavg_hf",
         "fedquilt.methods.personalised.perfedavg:PerFedAvgHF",
-        "the same with second derivatives, Hessian-free",
+        "Per-FedAvg with Hessian-free second-order gradients",
         "Fallah et al. 2020",
         display="Per-FedAvg-HF",
     ),
     RegistryEntry(
         "fedala",
         "fedquilt.methods.personalised.fedala:FedALA",
-        "each client learns how much of the global model to take in",
+        "adaptive local aggregation of the global model",
         "Zhang et al. 2023",
     ),
     RegistryEntry(
         "fedamp",
         "fedquilt.methods.personalised.fedamp:FedAMP",
-        "the server mixes models of like clients",
+        "attentive message passing between similar clients",
         "Huang et al. 2021",
         fixed=("aggregate",),
     ),
     RegistryEntry(
         "fedproto",
         "fedquilt.methods.personalised.fedproto:FedProto",
-        "class means of features travel, models do not",
+        "exchanges class prototypes instead of models",
         "Tan et al. 2022",
         fixed=("aggregate",),
     ),
     RegistryEntry(
-        "fedrod",
-        "fedquilt.methods.personalised.fedrod:FedRoD",
-        "a generic head and an own head on top",
-        "Chen and Chao 2022",
+        "fedrod", "fedquilt.methods.personalised.fedrod:FedRoD", "generic head plus personal head", "Chen and Chao 2022"
     ),
     RegistryEntry(
         "fedrod_hyper",
         "fedquilt.methods.personalised.fedrod:FedRoDHyper",
-        "a generic head and one made from a client's class shares",
+        "FedRoD with a hypernetwork for the personal head",
         "Chen and Chao 2022",
         display="FedRoD-hyper",
     ),
@@ -273,45 +262,45 @@ METHODS = _table(
     RegistryEntry(
         "fedetf",
         "fedquilt.methods.long_tailed.fedetf:FedETF",
-        "features for one fixed simplex classifier",
+        "features for a fixed simplex ETF classifier",
         "Li et al. 2023",
     ),
     RegistryEntry(
         "fedloge",
         "fedquilt.methods.long_tailed.fedloge:FedLoGe",
-        "features for a fixed sparse frame; global and local heads, realigned",
+        "features for a fixed sparse frame; realigned global and local heads",
         "Xiao et al. 2024",
     ),
     RegistryEntry(
         "creff",
         "fedquilt.methods.long_tailed.creff:CReFF",
-        "the classifier trained anew on features learned from gradients",
+        "classifier retraining on federated features",
         "Shang et al. 2022",
     ),
     RegistryEntry(
         "ratio_loss",
         "fedquilt.methods.long_tailed.ratio_loss:RatioLoss",
-        "classes that the model neglects weigh more",
+        "reweights classes that the model neglects",
         "Wang et al. 2021",
         display="Ratio Loss",
     ),
     RegistryEntry(
         "flhc",
         "fedquilt.methods.clustered.flhc:FLHC",
-        "clusters by updates after a warm-up, then FedAvg in each",
+        "hierarchical clustering of updates after warm-up, then FedAvg per cluster",
         "Briggs et al. 2020",
         display="FL+HC",
     ),
     RegistryEntry(
         "hcfl",
         "fedquilt.methods.clustered.hcfl:HCFL",
-        "discovered clusters with a fading common embedding",
+        "discovered clusters that share an embedding, with decaying weight",
         "CFLA 1.0.0",
     ),
     RegistryEntry(
         "fedgroup",
         "fedquilt.methods.clustered.fedgroup:FedGroup",
-        "groups by decomposed cosines of updates, with cold start",
+        "clusters by decomposed cosine similarity of updates, with cold start",
         "Duan et al. 2021",
     ),
     RegistryEntry(
@@ -324,70 +313,70 @@ METHODS = _table(
     RegistryEntry(
         "cfl",
         "fedquilt.methods.clustered.cfl:CFL",
-        "a cluster at rest whose clients pull apart is split in two",
+        "recursive bipartition of clusters whose clients disagree",
         "Sattler et al. 2019",
     ),
     RegistryEntry(
         "pacfl",
         "fedquilt.methods.clustered.pacfl:PACFL",
-        "clusters by principal angles between the clients' data",
+        "clusters by principal angles between clients' data",
         "Vahidian et al. 2023",
     ),
     RegistryEntry(
         "fedper_grouped",
         "fedquilt.methods.clustered.fedper_grouped:FedPerGrouped",
-        "own heads, and a body for each discovered cluster",
+        "personal heads, one body per discovered cluster",
         display="FedPer + clusters",
     ),
     RegistryEntry(
         "ifca",
         "fedquilt.methods.clustered.ifca:IFCA",
-        "several models; each client trains the one that fits it best",
+        "K models; each client trains the one with the lowest loss",
         "Ghosh et al. 2020",
     ),
     RegistryEntry(
         "ifca_gradient",
         "fedquilt.methods.clustered.ifca:IFCAGradient",
-        "the same with one full gradient a round",
+        "IFCA with one full-batch gradient per round",
         "Ghosh et al. 2020",
         display="IFCA on gradients",
     ),
     RegistryEntry(
         "fesem",
         "fedquilt.methods.clustered.fesem:FeSEM",
-        "several models; each client belongs to the nearest",
+        "K models; each client belongs to the nearest",
         "Long et al. 2022",
     ),
     RegistryEntry(
         "cgpfl",
         "fedquilt.methods.clustered.cgpfl:CGPFL",
-        "several models that pull; each client belongs to the nearest",
+        "K models that regularise personal models",
         "Tang et al. 2022",
     ),
     RegistryEntry(
         "cgpfl_moreau",
         "fedquilt.methods.clustered.cgpfl:CGPFLMoreau",
-        "the same with an inner problem, as in pFedMe",
+        "CGPFL with an inner problem, as in pFedMe",
         "Tang et al. 2022",
         display="CGPFL-Moreau",
     ),
     RegistryEntry(
         "lcfed",
         "fedquilt.methods.clustered.lcfed:LCFed",
-        "models and an embedding that pull; nearest by few directions",
+        "K models and a shared embedding as regularisers",
         "Zhang et al. 2025",
     ),
     RegistryEntry(
         "fedsoft",
         "fedquilt.methods.clustered.fedsoft:FedSoft",
-        "clients belong to several clusters, by shares of their rows",
+        "soft clustering: clients mix several clusters",
         "Ruan and Joe-Wong 2022",
         fixed=("aggregate",),
     ),
     RegistryEntry(
         "localize_stitch",
         "fedquilt.methods.merging.localize_stitch:LocalizeStitch",
-        "only each client's largest changes, each averaged over those who made it",
+        "sends only each client's largest changes, averaged over the clients that made them",
         "He et al. 2025",
         fixed=("aggregate",),
         display="Localize-and-Stitch",
@@ -395,7 +384,7 @@ METHODS = _table(
     RegistryEntry(
         "stitch_once",
         "fedquilt.methods.merging.localize_stitch:StitchOnce",
-        "Localize-and-Stitch as first published: one round, without data",
+        "Localize-and-Stitch as first published: a single round",
         "He et al. 2025",
         fixed=("aggregate",),
         display="Localize-and-Stitch once",
@@ -403,40 +392,40 @@ METHODS = _table(
     RegistryEntry(
         "single_model",
         "fedquilt.methods.averaging.centralised:SingleModel",
-        "one model on pooled data, trained in the first round only; the upper frame of merging",
+        "one model on pooled data, first round only; upper baseline for merging",
         display="Single model",
     ),
     RegistryEntry(
         "podfcssv",
         "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
-        "adapters of a frozen masked autoencoder, and a bank of prototypes against forgetting",
+        "adapters of a frozen masked autoencoder, with a prototype bank against forgetting",
         "PODFCSSV 0.1.0",
         fixed=("aggregate",),
     ),
     RegistryEntry(
         "fedmae",
         "fedquilt.methods.self_supervised.podfcssv:FedMAE",
-        "those adapters averaged, without prototypes",
+        "the same adapters, averaged, without prototypes",
         fixed=("aggregate",),
     ),
     RegistryEntry(
         "mae_alone",
         "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
-        "those adapters, every client alone",
+        "the same adapters, trained locally",
         fixed=("aggregate",),
         display="Local MAE",
     ),
     RegistryEntry(
         "mae_pooled",
         "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
-        "those adapters, on pooled rows; a frame",
+        "the same adapters, on pooled samples; upper baseline",
         fixed=("aggregate",),
         display="Centralized MAE",
     ),
     RegistryEntry(
         "feddrift",
         "fedquilt.methods.clustered.feddrift:FedDrift",
-        "clusters open when data drift, and merge when alike",
+        "opens and merges clusters as data drift",
         "Jothimurugesan et al. 2023",
     ),
 )
@@ -454,20 +443,20 @@ SCHEDULES = _table(
     RegistryEntry("warm_up", "fedquilt.pieces.schedules:warm_up", "linear over the first rounds"),
 )
 PARTITIONS = _table(
-    RegistryEntry("iid", "fedquilt.data.partitions.labels:IID", "every client a random equal share"),
-    RegistryEntry("dirichlet", "fedquilt.data.partitions.labels:Dirichlet", "per class, shares drawn from a Dirichlet"),
+    RegistryEntry("iid", "fedquilt.data.partitions.labels:IID", "equal random fractions"),
+    RegistryEntry(
+        "dirichlet", "fedquilt.data.partitions.labels:Dirichlet", "per class, client fractions from a Dirichlet"
+    ),
     RegistryEntry(
         "dirichlet_per_client",
         "fedquilt.data.partitions.labels:DirichletPerClient",
-        "per client, a mixture of classes drawn from a Dirichlet; sizes stay close",
+        "per client, a class mixture from a Dirichlet; similar sizes",
     ),
     RegistryEntry(
-        "class_groups",
-        "fedquilt.data.partitions.class_groups:ClassGroups",
-        "groups of clients that share groups of classes",
+        "class_groups", "fedquilt.data.partitions.class_groups:ClassGroups", "groups of clients with the same classes"
     ),
     RegistryEntry("pathological", "fedquilt.data.partitions.class_groups:Pathological", "a few classes per client"),
-    RegistryEntry("shards", "fedquilt.data.partitions.labels:Shards", "label-sorted shards dealt out"),
+    RegistryEntry("shards", "fedquilt.data.partitions.labels:Shards", "label-sorted shards"),
     RegistryEntry("log_normal", "fedquilt.data.partitions.quantity:LogNormal", "sizes log-normal, labels even"),
     RegistryEntry("power_law", "fedquilt.data.partitions.quantity:PowerLaw", "sizes by a power law, labels even"),
     RegistryEntry(
@@ -478,7 +467,7 @@ PARTITIONS = _table(
     RegistryEntry(
         "own_tails",
         "fedquilt.data.partitions.long_tail:own_tails",
-        "an equal share, thinned to a long tail of one's own",
+        "equal fractions, each subsampled to its own long tail",
         "Xiao et al. 2024",
     ),
     RegistryEntry(
@@ -510,14 +499,14 @@ SHIFTS = _table(
     RegistryEntry(
         "rotation",
         "fedquilt.data.partitions.shift:Rotation",
-        "images turned by angles dealt to clients",
+        "images rotated by a client-specific angle",
         "Ghosh et al. 2020",
     ),
     RegistryEntry(
         "noise", "fedquilt.data.partitions.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"
     ),
-    RegistryEntry("light", "fedquilt.data.partitions.shift:Light", "brightness and contrast dealt to clients"),
-    RegistryEntry("colour", "fedquilt.data.partitions.shift:Colour", "colour casts dealt to clients"),
+    RegistryEntry("light", "fedquilt.data.partitions.shift:Light", "client-specific brightness and contrast"),
+    RegistryEntry("colour", "fedquilt.data.partitions.shift:Colour", "client-specific colour cast"),
     RegistryEntry(
         "label_permutation",
         "fedquilt.data.partitions.shift:LabelPermutation",
@@ -531,7 +520,7 @@ TRANSFORMS = _table(
     RegistryEntry(
         "normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training samples"
     ),
-    RegistryEntry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad, and cut at a random place"),
+    RegistryEntry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad and crop at random"),
     RegistryEntry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),
 )
 STREAMS = _table(
@@ -543,8 +532,8 @@ STREAMS = _table(
     RegistryEntry("drift", "fedquilt.data.streams.kinds:Drift", "a shift that happens at a round"),
 )
 AGGREGATORS = _table(
-    RegistryEntry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples", ready=True),
-    RegistryEntry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same", ready=True),
+    RegistryEntry("mean", "fedquilt.pieces.aggregators:mean", "mean weighted by samples", ready=True),
+    RegistryEntry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "unweighted mean", ready=True),
     RegistryEntry(
         "stitch",
         "fedquilt.pieces.merging.aggregators:stitch",
@@ -637,11 +626,9 @@ MODELS = _models(
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
 ENGINES = _table(
-    RegistryEntry(
-        "auto", "fedquilt.runs.engines:auto", "in this process, and in workers once a run turns out to be long"
-    ),
-    RegistryEntry("local", "fedquilt.runs.engines:local", "in this process, one client after the other"),
-    RegistryEntry("workers", "fedquilt.runs.engines:workers", "in worker processes, on one device or several"),
+    RegistryEntry("auto", "fedquilt.runs.engines:auto", "in this process, switching to worker processes for long runs"),
+    RegistryEntry("local", "fedquilt.runs.engines:local", "in this process, one client after another"),
+    RegistryEntry("workers", "fedquilt.runs.engines:workers", "worker processes, on one or several devices"),
     RegistryEntry("lanes", "fedquilt.runs.engines:lanes", "several clients at once in stacked tensors"),
     RegistryEntry("flower-simulation", "fedquilt.runs.engines:flower_simulation", "Flower's simulation runtime on Ray"),
 )
