@@ -55,7 +55,8 @@ class RegistryEntry:
                 value = value[part] if isinstance(value, Mapping) else getattr(value, part)
         except (ImportError, AttributeError, KeyError) as error:
             raise InputError(
-                f"{self.name!r} ({self.about}) cannot be had from {self.where}: {error}. Correct the entry point, or "
+                f"{self.name!r} ({self.about}) cannot be loaded from {self.where}: {error}. Correct the entry "
+                "point, or "
                 "install what is missing."
             ) from error
         return value

@@ -335,7 +335,7 @@ def test_a_folder_whose_data_were_changed_is_refused(recipe: Path) -> None:
     with broken("fsync", errno.ENOSPC, 20):
         assert fedquilt("run", recipe, f"data.path={file}", "rounds=9").code == 4
     np.savez(file, x=x + 1, y=y)
-    refused(4, fedquilt("resume", *runs(recipe)), "the data are not those the run began with")
+    refused(4, fedquilt("resume", *runs(recipe)), "the data have changed since the run started")
 
 
 def test_what_is_not_a_run_cannot_be_resumed(tmp_path: Path) -> None:

@@ -175,7 +175,9 @@ def test_methods_not_significantly_different_from_the_best_are_named_with_it() -
     found = winner(rows, scores)
     assert found is not None
     assert (found["method"], found["tied"]) == ("best", ["near"])
-    assert apart(found, shown) == "It is not significantly different from near, and significantly above the other method."
+    assert (
+        apart(found, shown) == "It is not significantly different from near, and significantly above the other method."
+    )
     assert "seeds_p" not in found["versus"]["low"]  # of three seeds, that test could never say anything
     alone = winner(rows, {n: s[:1] for n, s in scores.items()})
     assert alone is not None

@@ -106,7 +106,7 @@ def serve(
 def _here() -> None:
     """Refuse a system whose processes cannot be started and ended as those of a federation are."""
     if not hasattr(signal, "SIGKILL"):
-        raise InputError("A federation of several machines needs Linux or macOS here. On Windows, work in WSL.")
+        raise InputError("Real federations need Linux or macOS. On Windows, use WSL.")
 
 
 def _keys_or_plain(folder: Path | None, insecure: bool) -> None:

@@ -57,8 +57,7 @@ def merge(
     models: Annotated[
         list[Path],
         typer.Argument(
-            help="Safetensors files, .pt or .bin files (tensors only; no code is executed), or transformers "
-            "folders.",
+            help="Safetensors files, .pt or .bin files (tensors only; no code is executed), or transformers folders.",
             metavar="MODEL",
         ),
     ],
@@ -234,7 +233,7 @@ def predict(
         return
     right = "" if found.accuracy is None else f", {100 * found.accuracy:.1f} % right"
     shares = ", ".join(f"{count} of class {name}" for name, count in counts.items() if count)
-    typer.echo("\n".join([*filter(None, [found.note]), f"Wrote {to}: answers to {told['rows']} rows{right}: {shares}"]))
+    typer.echo("\n".join([*filter(None, [found.note]), f"Wrote {to}: predictions for {told['rows']} rows{right}: {shares}"]))
 
 
 def export_model(

@@ -53,7 +53,7 @@ def scenes(names: Sequence[str]) -> list[Scene]:
     unknown = [name for name in names if name not in SCENES]
     if unknown:
         hints = [f"'{name}'{did_you_mean(name, SCENES)}" for name in unknown]
-        raise InputError(f"There is no scene {'; nor '.join(hints)}. Scenes: {', '.join(SCENES)}.")
+        raise InputError(f"Unknown scene {'; nor '.join(hints)}. Scenes: {', '.join(SCENES)}.")
     return [SCENES[name] for name in dict.fromkeys(names or SCENES)]
 
 
@@ -68,7 +68,7 @@ def play(scene: Scene, config: Config, audience: Callable[[int, int], Audience] 
     summary = compare(config, audience and audience(config.rounds, runs))
     if summary["failed"]:
         told = "; ".join(f"{run['method']}, seed {run['seed']}: {run['reason']}" for run in summary["failed"][:3])
-        raise RoundError(f"The scene {scene.name} is not whole: {told}")
+        raise RoundError(f"The scene {scene.name} is incomplete: {told}")
     told_of = scene.tell(Played(summary))
     return Shown(scene, told_of, Path(summary["report"]), len(summary["seeds"]), time.monotonic() - began)
 

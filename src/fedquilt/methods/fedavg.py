@@ -72,8 +72,8 @@ def refuse_loop(base: FedAvg, why: str) -> None:
     """For methods that need to know how a client made its steps."""
     if base.client_update is not None:
         raise InputError(
-            f"This method {why}, so it cannot have a training loop of your own (client_update). Leave client_update "
-            "out, or take another method, such as FedAvg or FedProx."
+            f"This method {why}, so it cannot use a custom training loop (client_update). Leave client_update "
+            "out, or use another method, such as FedAvg or FedProx."
         )
 
 

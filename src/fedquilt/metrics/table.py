@@ -280,7 +280,7 @@ def _installed() -> None:
         except (ImportError, AttributeError) as error:
             raise InputError(f"The entry point {point.name!r} of {GROUP} cannot be loaded: {error}.") from error
         if not isinstance(found, Metric):
-            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is no Metric.")
+            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is not a Metric.")
         register(found)
 
 

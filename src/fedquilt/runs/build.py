@@ -75,8 +75,8 @@ def method_of(config: Config, federation: Divided) -> Method:
     method = _made(config, settings, given)
     if loss is not None and any(loss not in terms for terms in _terms(method)):
         raise InputError(
-            f"train.loss: {short(config.method.kind)} has a loss of its own, which would take the place of yours. "
-            "Leave train.loss out, or take another method."
+            f"train.loss: {short(config.method.kind)} has its own loss, which would replace yours. "
+            "Remove train.loss, or use another method."
         )
     if federation.classes is None and not getattr(method, "reconstructs", False):
         raise InputError(
@@ -116,7 +116,7 @@ def _made(config: Config, settings: Row, given: Row) -> Method:
     name, takes = short(config.method.kind), inspect.signature(maker).parameters
     anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     if "client_update" in settings and not (anything or takes.keys() & {"client_update", "base"}):
-        raise InputError(f"train.loop: {name} has no place for a training loop of your own. Take another method.")
+        raise InputError(f"train.loop: {name} does not support a custom training loop. Use another method.")
     method: Method
     if not entry.own:
         method = maker(**settings, **given)
@@ -137,7 +137,7 @@ def _made(config: Config, settings: Row, given: Row) -> Method:
     with own_errors(f"The method {name}"):
         method = maker(**settings, **given)
     if not hasattr(method, "exchanges"):
-        raise InputError(f"{name} gave a {type(method).__name__}, which is no method: it has no exchanges().")
+        raise InputError(f"{name} gave a {type(method).__name__}, which is not a method: it has no exchanges().")
     return method
 
 
@@ -240,7 +240,7 @@ def _attackers(config: Config, engine: Engine) -> Attackers | None:
     if config.attack is None:
         return None
     if engine.keeps_states:
-        raise InputError("attack: real clients are not made to lie. Leave the section out, or simulate.")
+        raise InputError("attack: attacks are only available in simulations. Remove the section, or simulate.")
     clients = config.attack.clients
     return Attackers(made("attack", config.attack, "attack"), clients if isinstance(clients, float) else tuple(clients))
 

@@ -65,7 +65,7 @@ def kept_in(folder: Path | None) -> Prepared | None:
         columns = tuple(Column(**{**c, "levels": tuple(c["levels"])}) for c in found["columns"])
         return Prepared(PerColumn(columns, found["scope"]), found["bytes_down"], found["bytes_up"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it anew: --fresh.") from error
+        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it again with --fresh.") from error
 
 
 def survey(source: Source, engine: Engine, blank: PerColumn, seed: Seed) -> Prepared:

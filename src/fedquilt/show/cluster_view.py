@@ -72,7 +72,7 @@ def clusters_table(found: Mapping[str, JSON]) -> None:
     """In the terminal."""
     _scores(found)
     for row in found["clusters"]:
-        say(f"cluster {row['cluster']}: {members_words(row['members']) or 'nobody'}")
+        say(f"cluster {row['cluster']}: {members_words(row['members']) or 'none'}")
     _met(found)
     known = {n: v for n, v in found["measures"].items() if v is not None}
     if known:
@@ -124,7 +124,7 @@ def _met(found: Mapping[str, JSON]) -> None:
         say(told + ("; the others are scored with the model of lowest loss on their training samples" if rest else ""))
     if found["planted"] is not None:
         met = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
-        say(f"planted groups{f' ({told})' if told else ''}: {met}")
+        say(f"true groups{f' ({told})' if told else ''}: {met}")
 
 
 def _short(value: float | None) -> str:

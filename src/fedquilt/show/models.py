@@ -148,7 +148,7 @@ def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool)
                 facts = pretrain(config, out, how, fresh, step)
         except KeyboardInterrupt as error:
             raise Stopped(
-                "Interrupted. The same command goes on with what was saved half a minute ago or later."
+                "Interrupted. The same command continues from a checkpoint of at most half a minute ago."
             ) from error
     note = "trained before" if not bars else "of this command" if meter.spent else meter.why
     spent = {"source": meter.source, "joules": meter.spent if bars else {}, "note": note}

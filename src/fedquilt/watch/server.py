@@ -163,4 +163,4 @@ def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) ->
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             if not as_json:
-                say("\nThe page has ended; runs go on.")
+                say("\nThe page has ended; runs continue.")

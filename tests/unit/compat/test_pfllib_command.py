@@ -180,7 +180,7 @@ def test_dlg(place, capsys):
         (["-m", "ViT", "-fd", "64"], "-fd 64: only CNN takes another width of features"),
         (["-m", "DNN", "-fd", "64"], "-fd 64: only CNN takes another width of features"),
         (["-go", "a/b"], "-go a/b: it is part of the names of files"),
-        (["-did", "x"], "'x' is no list of different device numbers such as 0,1"),
+        (["-did", "x"], "'x' is not a list of distinct device numbers such as 0,1"),
         (["-did", "0,0"], "'0,0' is no list of different device numbers"),
         (["-ncl", "10"], "-ncl 10: .*MNIST has 3 classes"),
         (["-tc", "5"], "-tc without -ab has no effect"),

@@ -60,11 +60,11 @@ TAMPERS = {
     "empty": (lambda frame: b"", "not a compact frame"),
     "safetensors": (lambda frame: pack(unpack(bytes(frame))), "not a compact frame"),
     "another record": (lambda frame: pack("hello", compact=True), "malformed: not an upload"),
-    "no examples": (with_samples(0), "absurd weight: 0 examples"),
-    "negative": (with_samples(-5), "absurd weight: -5 examples"),
-    "too many": (with_samples(10**12), "absurd weight: 1000000000000 examples"),
-    "a fraction": (with_samples(1.5), "absurd weight: 1.5 examples"),
-    "a word": (with_samples("many"), "absurd weight: 'many' examples"),
+    "no examples": (with_samples(0), "invalid weight: 0 examples"),
+    "negative": (with_samples(-5), "invalid weight: -5 examples"),
+    "too many": (with_samples(10**12), "invalid weight: 1000000000000 examples"),
+    "a fraction": (with_samples(1.5), "invalid weight: 1.5 examples"),
+    "a word": (with_samples("many"), "invalid weight: 'many' examples"),
 }
 
 

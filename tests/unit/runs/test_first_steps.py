@@ -67,7 +67,7 @@ def test_limit_also_limits_the_common_test_set(tmp_path):
 
 @pytest.mark.parametrize("where", ["no_such_module_here:x", "fedquilt.data:no_such_name"])
 def test_an_entry_point_that_leads_nowhere_is_named(where):
-    with pytest.raises(InputError, match=f"'mine' .from my-package. cannot be had from {where}: .*no_such_"):
+    with pytest.raises(InputError, match=f"'mine' .from my-package. cannot be loaded from {where}: .*no_such_"):
         RegistryEntry("mine", where, "from my-package").load()
 
 

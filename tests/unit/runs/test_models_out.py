@@ -136,9 +136,9 @@ def test_heads_that_stay_at_home(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("run", "model", "message"),
     [
-        ("fedper", "global", "fedper has no global model. There are: client:0, client:1, client:2."),
-        ("fedper", "best", "kept no best model. There are: client:0"),
-        ("mlp", "cluster:0", "has no clusters. There are: global, best, client:0"),
+        ("fedper", "global", "fedper has no global model. Available: client:0, client:1, client:2."),
+        ("fedper", "best", "has no best model. Available: client:0"),
+        ("mlp", "cluster:0", "has no clusters. Available: global, best, client:0"),
         ("ifca", "cluster:7", r"There is no cluster 7. There are: cluster:0"),
         ("mlp", "client:7", "There is no client '7'. There are: global, best, client:0, client:1, client:2."),
         ("mlp", "globl", r"no model 'globl'; did you mean 'global'\?"),

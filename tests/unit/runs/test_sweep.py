@@ -164,7 +164,7 @@ def test_nothing_to_vary_nothing_to_choose_on_and_ranges_in_a_grid(tmp_path: Pat
     with pytest.raises(InputError, match="There is nothing to vary"):
         sweep(recipe(tmp_path, {}))
     config = recipe(tmp_path, {"train.epochs": [1, 2]})
-    with pytest.raises(ConfigError, match="a sweep chooses on validation samples, and there are none"):
+    with pytest.raises(ConfigError, match="a sweep selects on validation samples, and there are none"):
         sweep(config.model_copy(update={"data": config.data.model_copy(update={"valid": 0.0})}))
     with pytest.raises(InputError, match="is a range, and a grid needs values"):
         sweep(recipe(tmp_path, {"train.epochs": {"low": 1, "high": 2}}))

@@ -68,10 +68,10 @@ def arrays_from(
         raise InputError(f"{where} has no column {lacking[0]!r}. Its columns are {', '.join(columns)}.")
     if label in inputs:
         raise InputError(
-            f"{where}: features names {label!r}, the column of labels. Leave it out: it would tell the answer."
+            f"{where}: features names {label!r}, the column of labels. Remove it: it would leak the label."
         )
     if words and features is not None:
-        raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
+        raise InputError(f"{where}: text and features are mutually exclusive; give only one of them.")
     for name in (label, *((user,) if user else ()), *(words.columns if words else ())):
         check_cells(columns[name], f"{where}, column {name!r}")
     table, reading = None, Reading()

@@ -58,7 +58,7 @@ def of_flwr(
     partitioners = dict(getattr(source, "partitioners", {}) or {"train": source})
     if "train" not in partitioners or not all(hasattr(made, "load_partition") for made in partitioners.values()):
         raise InputError(
-            f"{type(source).__name__} is no partitioner, or divides no 'train'. Give one of flwr-datasets."
+            f"{type(source).__name__} is not a partitioner, or does not partition 'train'. Use one of flwr-datasets."
         )
     divided = [part for part in ("train", "test") if part in partitioners]
     pieces = [(*piece, part) for part in divided for piece in _partitions(source, partitioners[part], part)]

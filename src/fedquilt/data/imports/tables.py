@@ -147,7 +147,7 @@ def cells_of(frame: Any, where: str) -> dict[str, Array]:
     found = frame.column_names if hasattr(frame, "column_names") else getattr(frame, "columns", None)
     names = [] if found is None else list(found)
     if found is None or not hasattr(frame, "__getitem__") or not all(isinstance(n, str | int) for n in names):
-        raise InputError(f"{where} is no data frame of pandas, polars or pyarrow, whose columns have names.")
+        raise InputError(f"{where} is not a pandas, polars or pyarrow data frame with named columns.")
     if not names or not len(frame):
         raise InputError(f"{where} has no {'rows' if names else 'columns'}. Give a table with samples.")
     texts = list(map(str, names))

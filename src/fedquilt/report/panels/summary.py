@@ -25,7 +25,7 @@ def headline(found: Gathered) -> Panel | None:
     if any(view.config.get("output", {}).get("withhold_test") for view in found.views):
         said = [
             "The test scores of this run are withheld (output.withhold_test): it is a point of a sweep, which "
-            "chooses on validation samples and then tells those of the chosen point."
+            "selects on validation samples, and then reports those of the selected point."
         ]
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
@@ -262,9 +262,9 @@ def comparison(found: Gathered) -> Panel | None:
     what = "mean over clients" if summary["measure"] == "accuracy" else "on the common test set"
     note = (
         f"Test accuracy in %, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
-        f"{100 * summary['target']:g} %. Marked: the highest and those not told apart from it. "
-        "Grey rows are the frame that every table needs: the majority class, every "
-        "client alone, all data in one place."
+        f"{100 * summary['target']:g} %. Marked: the best method and those not significantly different from it. "
+        "Grey rows are reference points: majority class, local training, centralised "
+        "training."
     )
     return Panel(
         TAB,
@@ -301,7 +301,7 @@ def tests(found: Gathered) -> Panel | None:
             "place": found.places[shown[n]],
             **p,
             "seeds_told": f"{p['seeds_better']} / {p['seeds']}",
-            "verdict": "significantly lower" if p["significant"] else "not told apart",
+            "verdict": "significantly lower" if p["significant"] else "not significant",
         }
         for n, p in won["versus"].items()
     ]

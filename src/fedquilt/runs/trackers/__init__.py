@@ -107,7 +107,7 @@ class Trackers(Callback):
             return do(self._live[name])
         except Exception as error:  # whatever another package does: the run is worth more than its tracking
             del self._live[name]
-            self._note(f"the tracker {name!r} failed and is told no more: {type(error).__name__}: {error}")
+            self._note(f"the tracker {name!r} failed and was disabled: {type(error).__name__}: {error}")
             return None
 
     def _keep(self) -> None:
