@@ -206,8 +206,7 @@ class Tuning:
         scores = logits_of(self.net(params, batch, train=True)) if alone else self.method.predict(params, batch)
         if not scores.requires_grad:
             raise InputError(
-                f"What {type(self.method).__name__} predicts does not depend on the part to tune. Use mode "
-                "'fine_tune'."
+                f"What {type(self.method).__name__} predicts does not depend on the part to tune. Use mode 'fine_tune'."
             )
         return F.cross_entropy(scores, batch.y)
 

@@ -233,7 +233,9 @@ def predict(
         return
     right = "" if found.accuracy is None else f", {100 * found.accuracy:.1f} % right"
     shares = ", ".join(f"{count} of class {name}" for name, count in counts.items() if count)
-    typer.echo("\n".join([*filter(None, [found.note]), f"Wrote {to}: predictions for {told['rows']} rows{right}: {shares}"]))
+    typer.echo(
+        "\n".join([*filter(None, [found.note]), f"Wrote {to}: predictions for {told['rows']} rows{right}: {shares}"])
+    )
 
 
 def export_model(

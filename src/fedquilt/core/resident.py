@@ -157,7 +157,8 @@ class Resident:
             if not torch.equal(values[name].cpu(), self.frozen[name]):
                 raise InputError(
                     f"This model's '{name}' differs from the network's, where it is frozen and comes from build. The "
-                    "model was made by another build, or when that parameter was still trained and sent: train it again."
+                    "model was made by another build, or when that parameter was still trained and sent: train "
+                    "it again."
                 )
 
     def mode(self, train: bool) -> None:

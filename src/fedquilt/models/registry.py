@@ -233,9 +233,7 @@ def _try(name: str, builder: Callable[[], nn.Module], options: Mapping[str, Any]
         if isinstance(error, FedquiltError) or place(error):
             raise
         told = next(iter(str(error).splitlines()), "")[:300]
-        raise InputError(
-            f"The model {name} cannot be made with {_told(options)}: {told} Use other values."
-        ) from error
+        raise InputError(f"The model {name} cannot be made with {_told(options)}: {told} Use other values.") from error
     if not isinstance(made, nn.Module):
         raise InputError(f"{name} gave a {type(made).__name__}, which is not a torch.nn.Module.")
 

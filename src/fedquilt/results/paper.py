@@ -95,5 +95,7 @@ def caption_of(summary: Mapping[str, JSON]) -> str:
     )
     when = chosen(summary["chosen_on"] == "validation")
     told = f"Test scores in %, {where}, at the {when}, {sure}. MB: sent per run."
-    bold = " Bold: the highest accuracy, and all that are not significantly different from it." * (len(summary["rows"]) > 1)
+    bold = " Bold: the highest accuracy, and all that are not significantly different from it." * (
+        len(summary["rows"]) > 1
+    )
     return told + bold

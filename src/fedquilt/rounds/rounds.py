@@ -259,7 +259,8 @@ class Rounds:
             return
         if self._void + 1 >= MOST_VOID:
             raise RoundError(
-                f"round {self.done + 1}: {reason}. This happened in {MOST_VOID} consecutive rounds. The last valid state "
+                f"round {self.done + 1}: {reason}. This happened in {MOST_VOID} consecutive rounds. The last "
+                "valid state "
                 "is kept. Try a smaller learning rate, or check dropped.jsonl for clients to exclude."
             )
         self._void, log.void = self._void + 1, reason

@@ -149,7 +149,7 @@ def test_a_round_without_a_usable_reply_stops_the_run_and_changes_nothing():
 
 def test_fewer_replies_than_wanted_stop_the_run():
     method = Corrupting(base=fedavg(), client=1, kind="nan")
-    with pytest.raises(RoundError, match="2 of 3 clients gave a usable reply, at least 3 needed"):
+    with pytest.raises(RoundError, match="2 of 3 clients returned a usable reply, at least 3 needed"):
         rounds_of(method, min_replies=3).play()
     rounds_of(method, min_replies=2).play()
 

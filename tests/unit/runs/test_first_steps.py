@@ -33,7 +33,7 @@ def test_texts_of_a_table_become_word_ids(tmp_path):
 def test_text_options_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / "mail.csv"
     path.write_text(MAIL)
-    with pytest.raises(InputError, match="text and features exclude each other"):
+    with pytest.raises(InputError, match="text and features are mutually exclusive"):
         Federation.from_csv(path, text="text", features=["title"], clients=2)
     with pytest.raises(InputError, match="no column 'body'"):
         Federation.from_csv(path, text="body", clients=2)

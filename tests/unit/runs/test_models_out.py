@@ -169,7 +169,7 @@ def test_what_answers_otherwise_than_its_network_says_so(runs: Path, tmp_path: P
     with pytest.warns(UserWarning, match="more than the network's scores"):
         fedquilt.load_model(runs / "fedproto", "client:0")
     pytest.importorskip("onnxruntime")
-    with pytest.raises(InputError, match="would answer otherwise"):
+    with pytest.raises(InputError, match="would give other predictions"):
         fedquilt.export_model(runs / "fedproto", tmp_path / "a.onnx", "client:0")
 
 
@@ -433,7 +433,7 @@ def test_the_commands(runs: Path, tmp_path: Path) -> None:
     assert "takes float32 rows of shape [1, 8, 8] (as they are); classes: 10" in made.out
     assert "head.weight" in load_file(place)
     told = command("predict", runs / "fedper", tmp_path / "new.npz", "--model", "client:1", "--to", tmp_path / "a.csv")
-    assert re.fullmatch(rf"Wrote {tmp_path}/a.csv: answers to 7 rows: (\d of class \d(, )?)+\n", told.out)
+    assert re.fullmatch(rf"Wrote {tmp_path}/a.csv: predictions for 7 rows: (\d of class \d(, )?)+\n", told.out)
     assert len(table((tmp_path / "a.csv").read_text())) == 7
     wrong = command("predict", runs / "fedper", tmp_path / "new.npz", "--client", "1")
     assert wrong.code == 2

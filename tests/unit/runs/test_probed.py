@@ -62,4 +62,4 @@ def test_a_sweep_has_no_score_to_choose_by(tmp_path: Path) -> None:
     recipe = ROOT / "recipes/podfcssv/smoke.toml"
     said = fedquilt("sweep", recipe, "--set", "method.lambda_proto=0.1,1", f"output.folder={tmp_path}")
     assert said.code == 2
-    assert "no accuracy to choose by" in said.err
+    assert "no accuracy to select by" in said.err

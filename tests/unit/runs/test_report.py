@@ -76,7 +76,7 @@ def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
     rows = panel(write_report(folder), "comparison")["blocks"][0]["rows"]
     assert [r["method"] for r in rows][1:3] == ["Local only (not run)", "Centralized (not run)"]
     lead = panel(folder / "report.html", "headline")["blocks"][0]["paragraphs"]
-    assert "One seed cannot tell methods apart" in lead[1]
+    assert "One seed is not enough to rank methods" in lead[1]
 
 
 def test_text_from_data_cannot_leave_its_element(tmp_path: Path) -> None:
