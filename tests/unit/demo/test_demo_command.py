@@ -25,7 +25,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert said.code == 0, said.err
     first, told, *_, last = said.out.strip().splitlines()
     assert first == "rare: Rare classes (6 runs)"
-    assert told.startswith("rare: On a test set with as many of each class FedLoGe's global model is right on ")
+    assert told.startswith("rare: On a balanced test set FedLoGe's global model reaches ")
     assert last == f"page {top / 'rare.html'}"
     return top
 

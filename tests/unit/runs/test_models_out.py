@@ -182,7 +182,7 @@ def test_files_are_not_replaced_unasked(runs: Path, tmp_path: Path) -> None:
         fedquilt.export_model(runs / "mlp", tmp_path / "a.bin")
     with pytest.raises(InputError, match="did you mean 'onnx'"):
         fedquilt.export_model(runs / "mlp", tmp_path / "a.bin", format="onx")
-    with pytest.raises(InputError, match="mlp is not made of a model of transformers"):
+    with pytest.raises(InputError, match="mlp is not a transformers model"):
         fedquilt.export_model(runs / "mlp", tmp_path / "a", format="hf")
 
 
