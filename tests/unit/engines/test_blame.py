@@ -236,7 +236,7 @@ def test_a_state_out_of_scale_makes_the_round_void_and_several_stop_the_run(tmp_
     start.done = 1
     assert first.digest() == start.digest()
     assert [q.client for q in first.log.quarantined] == list(TOY.ids)
-    assert all(q.reason.startswith("the round is void: the server's state would be out of scale") for q in first.log.quarantined)
+    assert all(q.reason.startswith("the round is void: the server's state") for q in first.log.quarantined)
     assert first.log.updates == []
     plays.close()  # type: ignore[attr-defined]
     with pytest.raises(
@@ -250,7 +250,7 @@ def test_a_state_out_of_scale_makes_the_round_void_and_several_stop_the_run(tmp_
 
 @pytest.mark.filterwarnings("ignore:round . is void")
 def test_a_run_of_which_no_round_counts_is_no_result():
-    with pytest.raises(RoundError, match=r"^round 2: the server's state would be out of scale .*None of the 2 rounds counts"):
+    with pytest.raises(RoundError, match=r"^round 2: the server's state would .*None of the 2 rounds counts"):
         last(fedavg(**WILD), TOY, rounds=2)
 
 
