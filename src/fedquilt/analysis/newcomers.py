@@ -42,7 +42,7 @@ class Newcomers:
         clients: For each newcomer its test samples, every metric, and the accuracy of always answering its most
             frequent training label (majority).
         mean, std, worst: Of the accuracies, over newcomers.
-        majority: The mean of the majority accuracies: the least that must be beaten.
+        majority: The mean of the majority accuracies: trivial baseline.
     """
 
     mode: str

@@ -121,7 +121,7 @@ def _met(found: Mapping[str, JSON]) -> None:
     told = "" if not found["placed"] else placed_words(found["placed"])
     if told:
         rest = found["placed"].get("of", 0) > found["placed"]["clients"]
-        say(told + ("; the others are scored with the model of lowest loss on their training samples" if rest else ""))
+        say(told + ("; the others use the cluster model with the lowest training loss" if rest else ""))
     if found["planted"] is not None:
         met = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
         say(f"true groups{f' ({told})' if told else ''}: {met}")
@@ -219,7 +219,7 @@ def likeness_picture(found: ClusterResult, path: Path) -> Path | None:
         for place in (i for i in range(1, len(labels)) if labels[i] != labels[i - 1]):
             axis.axhline(place - 0.5, color="white", linewidth=1)
             axis.axvline(place - 0.5, color="white", linewidth=1)
-        axis.set(xlabel="client", ylabel="client", title="Who resembles whom, sorted by cluster", aspect="equal")
+        axis.set(xlabel="client", ylabel="client", title="Similarity of clients, sorted by cluster", aspect="equal")
         if len(names) <= NAMED:
             size = min(8.0, 270 / len(names))  # points for each name
             axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)

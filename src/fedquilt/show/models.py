@@ -187,9 +187,9 @@ def tails_tables(found: Mapping[str, JSON]) -> None:
         _by_mode(f"{found['method']}, {found['rounds']} rounds: common test set, %", found["global"])
     for how in ("plain", "masked"):
         rows = {name: kinds[how] for name, kinds in found["clients"].items()}
-        what = "all classes" if how == "plain" else "only classes that the client has training samples of"
+        what = "all classes" if how == "plain" else "only classes in the client's training set"
         _by_mode(f"mean over {found['evaluated']} clients, own test samples, {what}, %", rows)
-    say("± is the 95 % interval that the number of test samples leaves.")
+    say("± is the 95 % interval due to the number of test samples.")
     groups = found["groups"]["by_share"]
     say("groups by share of rows: " + "; ".join(f"{name} {classes}" for name, classes in groups.items()))
     if found["fallback"]:
