@@ -88,7 +88,7 @@ class FedAvg:
         objective: The network and the terms of the local loss; a bare ``Net`` means cross-entropy.
         optimizer: For local work, with its learning rate: ``SGD(0.1)``, ``Adam(0.001)``.
         parts: Which names are shared and which private.
-        aggregate: How the changes are merged; ``mean`` weighs clients by examples.
+        aggregate: How the changes are merged; ``mean`` weights clients by samples.
         codec: How uploads travel.
         cohort: Who is asked each round.
         epochs, epochs_first, steps, batch_size, schedule, clip, only: See :class:`fedquilt.core.train.Train`.

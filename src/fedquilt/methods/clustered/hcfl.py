@@ -153,7 +153,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         head: The parts of the network that are never shared across clusters; all others are the embedding, by which
             clients are clustered and which is blended.
         whole_update: Cluster by the update of the whole model.
-        mu: Strength of the pull, >= 0.
+        mu: Strength of the proximal term, >= 0.
         lambda_0, lambda_alpha, lambda_p: lambda(t) = lambda_0 / (1 + lambda_alpha t)^lambda_p.
         anneal_last, cluster_rounds: lambda is 0 in so many last of so many rounds after the discovery.
         sharing_by: 'same', 'size', 'divergence' or 'shrinkage': how lambda_k follows from lambda, see

@@ -159,8 +159,8 @@ class FedLoGe(OnBase):
         personal: Which head a client uses, with the realigned local head: "readme" adds the global head, "code" the
             local one; "sum" is local plus global head, nothing realigned.
         serve: What the global model is: the frame ("universal"), the realigned global head, or the plain one. "auto"
-            takes the one that is most accurate on validation samples, anew after each evaluation: those of the server
-            if it has any, otherwise the mean over clients. Where nobody holds validation samples it is the frame.
+            takes the one that is most accurate on validation samples, again after each evaluation: those of the server
+            if it has any, otherwise the mean over clients. Without validation samples it is the frame.
         mask: Whether a client never answers a class that it has no training sample of.
         by_class: Average the global head class by class, clients weighing n_k c_kc: their class counts then travel.
 
