@@ -104,18 +104,18 @@ class _Data:
 
 _MODELS = "| `my_model.py` |"  # before it, in the list of files, are the data
 _DATA = {
-    "digits": _Data('source = "digits" # or a path of yours: see README.md', "MyCNN"),
+    "digits": _Data('source = "digits" # or path = your own file: see README.md', "MyCNN"),
     "csv": _Data(
-        'path = "data.csv" # yours in its place\nlabel = "label" # the column to predict\n'
-        '# user = "clinic" # a column that says whose row it is, in the place of clients and partition',
+        'path = "data.csv" # replace with your own\nlabel = "label" # the column to predict\n'
+        '# user = "clinic" # a column that identifies the client of a row, instead of clients and partition',
         "MyMLP",
         _table,
-        "| `data.csv` | a table with a header, to be replaced by yours |\n",
+        "| `data.csv` | sample table with a header; replace it with yours |\n",
     ),
     "images": _Data(
-        'path = "images" # a folder for each class\nsize = 8 # pixels of each side',
+        'path = "images" # one folder per class\nsize = 8 # image size in pixels',
         "MyCNN",
         _images,
-        "| `images/` | images, in a folder for each class, to be replaced by yours |\n",
+        "| `images/` | sample images, one folder per class; replace them with yours |\n",
     ),
 }
