@@ -12,7 +12,7 @@ class MyCNN(nn.Module):
         self.features = nn.Sequential(
             nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
         )
-        self.head = nn.Linear(width * (height // 2) * (breadth // 2), classes)  # personalised methods keep the head private
+        self.head = nn.Linear(width * (height // 2) * (breadth // 2), classes)  # private in personalised methods
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores (logits)."""

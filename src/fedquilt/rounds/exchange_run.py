@@ -253,7 +253,7 @@ def received(
     """What travelled, the upload in it, and what that weighs; raises unless all of it can be used, for every method and
     on every engine.
 
-    In this order: the frame, the number of examples (of a client with so many ``rows``), the client's own new state,
+    In this order: the frame, the number of samples (of a client with so many ``rows``), the client's own new state,
     the codec, finite numbers, what the record declares of its fields, and what the method's ``check`` knows of them.
     """
     wire = unpack(outcome.upload, limits=limits)

@@ -131,7 +131,7 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         return self.renumbered(replace(after, models=models, clusters=clusters), models, [[k] for k in used])
 
     def merged(self, state: Centres, heard: Sequence[Reply[DriftVote]]) -> Centres:
-        """One model, the mean by examples of those heard, for every group of clusters that are alike."""
+        """One model, the mean, weighted by samples, of those received, for every group of clusters that are alike."""
         groups = self._alike(len(state.models), heard)
         if len(groups) == len(state.models):
             return state

@@ -141,7 +141,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     """FL+HC by updates of the embedding, with a pull to the cluster's model and a fading common embedding.
 
     A round t = 0, 1, ... after the discovery: client i of cluster k minimises L_i(w) + mu/2 |w - W_k|^2 from W_k. With
-    A_k the average of cluster k's participants and P the average of all participants' embeddings, by examples,
+    A_k the average of cluster k's participants and P the average of all participants' embeddings, weighted by samples,
 
         W_k.embedding = A_k.embedding + lambda_k(t) (P - A_k.embedding),    W_k.head = A_k.head.
 
@@ -261,7 +261,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         return replace(after, models=tuple(models), common=common, lambdas=used)
 
     def _common(self, state: Blended, parts: Sequence[Sequence[Reply[HasDelta]]], context: Context) -> Params:
-        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means by examples.
+        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means, weighted by samples.
 
         In this order of sums a lone cluster's mean is the common one to the bit, and blending changes nothing.
         """
