@@ -115,7 +115,7 @@ def facts_of(run: RunModels, found: RunModel, module: nn.Module) -> Row:
         "of": found.name,
         "round": found.round,
         "input": {"shape": list(inputs.shape), "dtype": inputs.dtype},
-        "prepared": kept.prepare.told() if kept else inputs.told(),
+        "prepared": kept.prepare.describe() if kept else inputs.told(),
         "classes": inputs.classes,
         "names": list(inputs.names),
     }

@@ -300,7 +300,7 @@ def _check_first_step(method: Method, data: Divided, scored: bool) -> None:
 def _row_told(shape: tuple[int, ...], data: Divided) -> str:
     """What a row is made of, and how a network of the user's own gets to know it."""
     table = getattr(data, "preparation", None)
-    made = f" ({table.told()})" if isinstance(table, PerColumn) else ""
+    made = f" ({table.describe()})" if isinstance(table, PerColumn) else ""
     told = "'features' of a model gets their number" if len(shape) == 1 else "'shape' of a model gets it"
     size = f"of {shape[0]} inputs" if len(shape) == 1 else f"of the shape {shape}"
     return f", {size}{made}; an argument {told}."

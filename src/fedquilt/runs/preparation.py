@@ -42,12 +42,12 @@ class Prepared:
     @property
     def facts(self) -> Row:
         """For the result of a run."""
-        return {"told": self.prepare.told(), "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
+        return {"told": self.prepare.describe(), "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the run."""
         content = {
-            "told": self.prepare.told(),
+            "told": self.prepare.describe(),
             "scope": self.prepare.scope,
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,

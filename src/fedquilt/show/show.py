@@ -205,7 +205,7 @@ def _measured(counts: Ints, federation: Federation) -> None:
     sizes = counts.sum(1)
     say(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
     if federation.preparation is not None:
-        say(f"table: {federation.preparation.told()}")
+        say(f"table: {federation.preparation.describe()}")
     found = measures(counts)
     distance = found["label_distance"]
     say("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))

@@ -34,7 +34,7 @@ class Listening:
         HEARD.append((what, *more))
 
     def start(self, run: RunInfo) -> str:
-        self._hear("start", run.told, run.place, run.config["rounds"], run.name)
+        self._hear("start", run.logged, run.place, run.config["rounds"], run.name)
         return "here"
 
     def log(self, round: int, numbers: Mapping[str, float]) -> None:
