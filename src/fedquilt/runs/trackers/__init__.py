@@ -86,7 +86,8 @@ class Trackers(Callback):
         self._known = _read(self._info.folder / FILE)
         for name in list(self._live):
             known = self._known.setdefault(name, {"told": 0, "place": ""})
-            known["place"] = self._try(name, methodcaller("start", replace(self._info, logged=known["told"], place=known["place"]))) or known["place"]
+            info = replace(self._info, logged=known["told"], place=known["place"])
+            known["place"] = self._try(name, methodcaller("start", info)) or known["place"]
         self._keep()
 
     def on_round_end(self, snapshot: Snapshot) -> None:
