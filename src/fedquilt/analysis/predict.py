@@ -57,7 +57,7 @@ class NewRows:
 
 
 @dataclass(frozen=True)
-class Reader:
+class RunReader:
     """How a run's rows were read and prepared.
 
     Args:
@@ -303,7 +303,7 @@ def predict(folder: str | Path, data: Any, model: str = "global", *, method: Met
         raise InputError(f"The rows do not fit the run's model: {str(error).splitlines()[0]}") from error
 
 
-def reader_of(folder: Path, config: Config | None = None, inputs: Inputs | None = None) -> Reader:
+def reader_of(folder: Path, config: Config | None = None, inputs: Inputs | None = None) -> RunReader:
     """How the rows of a run were read."""
     settings, kept = config or config_in(folder), kept_in(folder)
 
@@ -311,7 +311,7 @@ def reader_of(folder: Path, config: Config | None = None, inputs: Inputs | None 
         return federation_of(settings)
 
     table = None if kept is None else kept.prepare
-    return Reader(inputs or inputs_in(folder, data), table, lambda: data().prepare)
+    return RunReader(inputs or inputs_in(folder, data), table, lambda: data().prepare)
 
 
 def answered(

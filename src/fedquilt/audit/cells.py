@@ -138,7 +138,7 @@ def audited(
         letters = overheard(worn, few, Seed(config.seed), state, plan.rounds, slots)
     except (RoundError, ExchangeError) as error:
         return [replace(cell.finding(name, victims[0]), note=f"the round failed: {error}") for name in plan.attacks]
-    scene = attacks.Scene(
+    scene = attacks.AttackScene(
         network(method), *values_of(federation), plan.iterations, plan.restarts, config.train.batch_size
     )
     found = []
