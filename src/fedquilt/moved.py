@@ -35,7 +35,7 @@ runs > .: report terminal watch
 runs > analysis: afterwards assign bench continual continual_plots csv_export doctor heads
 runs > analysis: merging
 runs > analysis: modes newcomers pretrain pretrain_card tails
-runs > config: codecs config data described links models options settings texts training
+runs > config: codecs config data described links options settings texts training
 runs > metrics: evaluation
 runs > results: clusters comparison_plots majority plots statistics tables traffic views
 runs > show: cluster_view show
@@ -98,6 +98,7 @@ _RENAMED = {  # modules that did not
     "runs.check": "testing.methods",
     "runs.ending": "runs.outputs",
     "runs.methods": "config.described",
+    "runs.models": "config.described",
     "runs.registry": "registry",
     "runs.served": "runs.evaluator",
     "runs.sweeping": "studies",
