@@ -176,20 +176,25 @@ class RunReader:
 
     def _pictures(self, path: Path) -> tuple[tuple[str, ...], Array, Tensor | None]:
         """The images of a folder, stored as the run's were; folders named as its classes are labels."""
+        channels, side = self._image_size()
+        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and not p.name.startswith("."))
+        if not files:
+            raise InputError(f"{path} holds no images ({', '.join(sorted(ENDINGS))}).")
+        images = decoded(files, side)
+        if channels == 1:
+            images = np.rint(np.tensordot(images, GREY, axes=(1, 0)))[:, None].clip(0, 255).astype(np.uint8)
+        folders, names = np.array([p.parent.name for p in files]), self.reading.number_of
+        labels = self._labels(folders, len(files), str(path)) if names and set(folders) <= names.keys() else None
+        return tuple(str(p.relative_to(path)) for p in files), images, labels
+
+    def _image_size(self) -> tuple[int, int]:
+        """How many channels the run's images have, and how many pixels a side."""
         shape, dtype = self.inputs.stored or ((), "")
         if dtype != "uint8" or len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
             raise InputError(
                 f"The run's rows are no square images of bytes but {_shown(self.inputs.stored)}; give an .npz with x."
             )
-        files = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and not p.name.startswith("."))
-        if not files:
-            raise InputError(f"{path} holds no images ({', '.join(sorted(ENDINGS))}).")
-        images = decoded(files, shape[1])
-        if shape[0] == 1:
-            images = np.rint(np.tensordot(images, GREY, axes=(1, 0)))[:, None].clip(0, 255).astype(np.uint8)
-        folders, names = np.array([p.parent.name for p in files]), self.reading.number_of
-        labels = self._labels(folders, len(files), str(path)) if names and set(folders) <= names.keys() else None
-        return tuple(str(p.relative_to(path)) for p in files), images, labels
+        return shape[0], shape[1]
 
     # Prepared
 

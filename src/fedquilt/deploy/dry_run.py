@@ -48,6 +48,12 @@ class _Listening(Local):
             yield client, outcome
 
 
+def _play(played: Rounds, engine: _Listening, rounds: int, last: int) -> None:
+    """So many rounds, and more until every exchange has happened, but none after the last one."""
+    while played.done < min(rounds, last) or (played.done < last and played.exchanges.keys() - engine.uploads.keys()):
+        played.play()
+
+
 def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 100) -> dict[str, Any]:
     """For each exchange of the recipe, what an upload from here holds. Nothing is sent anywhere.
 
@@ -67,11 +73,7 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     with theirs():
         method = method_of(config, source)
         played = Rounds(method, source, engine, Seed(config.seed), score=score_of(method))
-        last = min(most, config.rounds)
-        while played.done < min(rounds, last) or (
-            played.done < last and played.exchanges.keys() - engine.uploads.keys()
-        ):
-            played.play()
+        _play(played, engine, rounds, min(most, config.rounds))
     unseen = [name for name in played.exchanges if name not in engine.uploads]
     first: Any = next(iter(played.evaluate(list(source.evaluated)[:1]).values()), {})
     return {
