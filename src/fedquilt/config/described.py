@@ -32,7 +32,8 @@ SECTIONS = {"method": "method", "codec": "codec", "partition": "data.partition",
 def detail(kind: str, name: str) -> Row:
     """One choice: its options and, of a method, its own settings for local work."""
     entry = lookup(kind, name)
-    told = paper(_sources(kind, entry)[0]) or entry.reference
+    sources = _sources(kind, entry)[: 1 if kind == "method" else None]  # FedAvg's paper is not that of those on it
+    told = next(filter(None, map(paper, sources)), entry.reference)
     found: Row = {"name": name, "about": entry.about, "reference": told, "options": options(kind, name)}
     if kind == "method":
         train = defaults_of(name)
