@@ -53,6 +53,7 @@ _RENAMED = {  # modules that did not
     "data.sources.unpack": "data.sources.places",
     "data.unpack": "data.sources.places",
     "engines.flower.source": "engines.flower.delivery",
+    "audit.analytic": "audit.inversion",
     "audit.quality": "audit.attacks",
     "commands.audit": "commands.looking",
     "compat.practical": "compat.play",

@@ -12,8 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.audit.analytic import BIAS, features_of, label_of, present_classes
-from fedquilt.audit.inversion import Guess, Puzzle, invert
+from fedquilt.audit.inversion import BIAS, Guess, Puzzle, features_of, invert, label_of, present_classes
 from fedquilt.audit.sight import Sight, View, filled
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed

@@ -13,7 +13,7 @@ from fedquilt.audit import attacks, defences
 from fedquilt.audit.sight import network, sight
 from fedquilt.audit.tapping import Few, overheard
 from fedquilt.config.config import Config, MethodChoice
-from fedquilt.config.data import made
+from fedquilt.config.options import made
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Divided
 from fedquilt.engines.local import Local

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedquilt.config.config import Config, Data, Kinded, check_options
-from fedquilt.config.options import piece
+from fedquilt.config.config import Config, Data
+from fedquilt.config.options import made
 from fedquilt.config.texts import asked, columns_of_text, source_of_texts
 from fedquilt.core.columns import PerColumn, blank_of
 from fedquilt.core.plain import Array
@@ -35,9 +35,8 @@ from fedquilt.data import (
 from fedquilt.data.pairs import pair_columns
 from fedquilt.data.sources.own import given
 from fedquilt.data.tabular import fit, scope_of
-from fedquilt.errors import ConfigError, InputError
+from fedquilt.errors import InputError
 from fedquilt.own_code import is_reference, unpinned
-from fedquilt.registry import lookup
 
 
 def rows_aside(count: int, share: float, seed: int) -> Array:
@@ -356,11 +355,3 @@ def _prepared(data: D, prepare: Transforms) -> D:
     if isinstance(data, Stream):
         return replace(data, tasks=tuple(replace(task, prepare=prepare) for task in data.tasks))
     return replace(data, prepare=prepare)
-
-
-def made(table: str, choice: Kinded, path: str) -> Any:
-    """The object of a choice, with its options."""
-    given, problems = check_options(table, choice.kind, choice.options, path)
-    if problems:
-        raise ConfigError(problems)
-    return piece(table, lookup(table, choice.kind), given)

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedquilt.config.settings import Config
+from fedquilt.config.settings import Config, Kinded
 from fedquilt.core.plain import JSON, Row
-from fedquilt.errors import InputError, did_you_mean
+from fedquilt.errors import ConfigError, InputError, did_you_mean
 from fedquilt.own_code import place, unpinned
 from fedquilt.registry import RegistryEntry, lookup
 
@@ -57,6 +57,14 @@ def piece(table: str, entry: RegistryEntry, given: Mapping[str, JSON]) -> Any:
 
 def _is_itself(table: str, entry: RegistryEntry, maker: Any) -> bool:
     return entry.own and table in CALLED and not isinstance(maker, type) and callable(maker)
+
+
+def made(table: str, choice: Kinded, path: str) -> Any:
+    """The object of a choice, with its options."""
+    given, problems = check_options(table, choice.kind, choice.options, path)
+    if problems:
+        raise ConfigError(problems)
+    return piece(table, lookup(table, choice.kind), given)
 
 
 def _with_aggregator(given: Row, path: str) -> tuple[Row, list[str]]:

@@ -11,8 +11,7 @@ from pathlib import Path
 from fedquilt.config.codecs import check_codecs, with_codecs
 from fedquilt.config.config import Config, Kinded, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
-from fedquilt.config.data import made
-from fedquilt.config.options import is_term
+from fedquilt.config.options import is_term, made
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net, logits_of
