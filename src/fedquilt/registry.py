@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -61,17 +61,17 @@ class RegistryEntry:
         return value
 
 
-def _table(*entries: RegistryEntry) -> dict[str, RegistryEntry]:
-    return {e.name: e for e in entries}
+def _table(room: str, *entries: RegistryEntry) -> dict[str, RegistryEntry]:
+    """Entries by their names; ``room`` is how the places of all of them begin."""
+    return {e.name: replace(e, where=room + e.where) for e in entries}
 
 
 def _models(**about: str) -> dict[str, RegistryEntry]:
-    return _table(
-        *(RegistryEntry(name, f"fedquilt.models.registry:MODELS.{name}", text) for name, text in about.items())
-    )
+    return _table("fedquilt.models.registry:MODELS.", *(RegistryEntry(n, n, text) for n, text in about.items()))
 
 
 METHODS = _table(
+    "",
     RegistryEntry(
         "fedavg",
         "fedquilt.methods.fedavg:FedAvg",
@@ -441,108 +441,74 @@ METHODS = _table(
     ),
 )
 OPTIMIZERS = _table(
-    RegistryEntry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
-    RegistryEntry("adam", "fedquilt.pieces.optimizers:Adam", "Adam", "Kingma and Ba 2015"),
-    RegistryEntry(
-        "adamw", "fedquilt.pieces.optimizers:AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"
-    ),
+    "fedquilt.pieces.optimizers:",
+    RegistryEntry("sgd", "SGD", "stochastic gradient descent"),
+    RegistryEntry("adam", "Adam", "Adam", "Kingma and Ba 2015"),
+    RegistryEntry("adamw", "AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"),
 )
 SCHEDULES = _table(
-    RegistryEntry("exponential", "fedquilt.pieces.schedules:exponential", "gamma ** round"),
-    RegistryEntry("step_down", "fedquilt.pieces.schedules:step_down", "times factor at each milestone"),
-    RegistryEntry("cosine", "fedquilt.pieces.schedules:cosine", "half a cosine down to a floor"),
-    RegistryEntry("warm_up", "fedquilt.pieces.schedules:warm_up", "linear over the first rounds"),
+    "fedquilt.pieces.schedules:",
+    RegistryEntry("exponential", "exponential", "gamma ** round"),
+    RegistryEntry("step_down", "step_down", "times factor at each milestone"),
+    RegistryEntry("cosine", "cosine", "half a cosine down to a floor"),
+    RegistryEntry("warm_up", "warm_up", "linear over the first rounds"),
 )
 PARTITIONS = _table(
-    RegistryEntry("iid", "fedquilt.data.partitions.labels:IID", "every client a random equal share"),
-    RegistryEntry("dirichlet", "fedquilt.data.partitions.labels:Dirichlet", "per class, shares drawn from a Dirichlet"),
+    "fedquilt.data.partitions.",
+    RegistryEntry("iid", "labels:IID", "every client a random equal share"),
+    RegistryEntry("dirichlet", "labels:Dirichlet", "per class, shares drawn from a Dirichlet"),
     RegistryEntry(
         "dirichlet_per_client",
-        "fedquilt.data.partitions.labels:DirichletPerClient",
+        "labels:DirichletPerClient",
         "per client, a mixture of classes drawn from a Dirichlet; sizes stay close",
     ),
+    RegistryEntry("class_groups", "class_groups:ClassGroups", "groups of clients that share groups of classes"),
+    RegistryEntry("pathological", "class_groups:Pathological", "a few classes per client"),
+    RegistryEntry("shards", "labels:Shards", "label-sorted shards dealt out"),
+    RegistryEntry("log_normal", "quantity:LogNormal", "sizes log-normal, labels even"),
+    RegistryEntry("power_law", "quantity:PowerLaw", "sizes by a power law, labels even"),
+    RegistryEntry("dirichlet_sizes", "quantity:DirichletSizes", "sizes drawn from a Dirichlet, labels even"),
     RegistryEntry(
-        "class_groups",
-        "fedquilt.data.partitions.class_groups:ClassGroups",
-        "groups of clients that share groups of classes",
+        "own_tails", "long_tail:own_tails", "an equal share, thinned to a long tail of one's own", "Xiao et al. 2024"
     ),
-    RegistryEntry("pathological", "fedquilt.data.partitions.class_groups:Pathological", "a few classes per client"),
-    RegistryEntry("shards", "fedquilt.data.partitions.labels:Shards", "label-sorted shards dealt out"),
-    RegistryEntry("log_normal", "fedquilt.data.partitions.quantity:LogNormal", "sizes log-normal, labels even"),
-    RegistryEntry("power_law", "fedquilt.data.partitions.quantity:PowerLaw", "sizes by a power law, labels even"),
-    RegistryEntry(
-        "dirichlet_sizes",
-        "fedquilt.data.partitions.quantity:DirichletSizes",
-        "sizes drawn from a Dirichlet, labels even",
-    ),
-    RegistryEntry(
-        "own_tails",
-        "fedquilt.data.partitions.long_tail:own_tails",
-        "an equal share, thinned to a long tail of one's own",
-        "Xiao et al. 2024",
-    ),
-    RegistryEntry(
-        "dirichlet_choice",
-        "fedquilt.data.partitions.legacy:DirichletChoice",
-        "the split of FedLoGe's code, count for count",
-    ),
-    RegistryEntry(
-        "dirichlet_cuts",
-        "fedquilt.data.partitions.legacy:DirichletCuts",
-        "the split of Localize-and-Stitch, as described",
-    ),
+    RegistryEntry("dirichlet_choice", "legacy:DirichletChoice", "the split of FedLoGe's code, count for count"),
+    RegistryEntry("dirichlet_cuts", "legacy:DirichletCuts", "the split of Localize-and-Stitch, as described"),
     RegistryEntry(
         "truncated_per_client",
-        "fedquilt.data.partitions.legacy:TruncatedPerClient",
+        "legacy:TruncatedPerClient",
         "the split of clustered studies' code, remainders to the last client",
     ),
 )
 LONG_TAILS = _table(
-    RegistryEntry(
-        "exponential",
-        "fedquilt.data.partitions.long_tail:ExponentialTail",
-        "sizes fall exponentially",
-        "Cui et al. 2019",
-    ),
-    RegistryEntry("step", "fedquilt.data.partitions.long_tail:StepTail", "half the classes are rare"),
+    "fedquilt.data.partitions.long_tail:",
+    RegistryEntry("exponential", "ExponentialTail", "sizes fall exponentially", "Cui et al. 2019"),
+    RegistryEntry("step", "StepTail", "half the classes are rare"),
 )
 SHIFTS = _table(
-    RegistryEntry(
-        "rotation",
-        "fedquilt.data.partitions.shift:Rotation",
-        "images turned by angles dealt to clients",
-        "Ghosh et al. 2020",
-    ),
-    RegistryEntry(
-        "noise", "fedquilt.data.partitions.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"
-    ),
-    RegistryEntry("light", "fedquilt.data.partitions.shift:Light", "brightness and contrast dealt to clients"),
-    RegistryEntry("colour", "fedquilt.data.partitions.shift:Colour", "colour casts dealt to clients"),
-    RegistryEntry(
-        "label_permutation",
-        "fedquilt.data.partitions.shift:LabelPermutation",
-        "groups that permute labels",
-        "Sattler et al. 2020",
-    ),
+    "fedquilt.data.partitions.shift:",
+    RegistryEntry("rotation", "Rotation", "images turned by angles dealt to clients", "Ghosh et al. 2020"),
+    RegistryEntry("noise", "Noise", "noise of a level dealt to clients", "Li et al. 2022"),
+    RegistryEntry("light", "Light", "brightness and contrast dealt to clients"),
+    RegistryEntry("colour", "Colour", "colour casts dealt to clients"),
+    RegistryEntry("label_permutation", "LabelPermutation", "groups that permute labels", "Sattler et al. 2020"),
 )
 TRANSFORMS = _table(
-    RegistryEntry("resize", "fedquilt.data.transforms:Resize", "square images of another size, bilinear"),
-    RegistryEntry("grey_to_rgb", "fedquilt.data.transforms:GreyToRGB", "one channel three times"),
-    RegistryEntry(
-        "normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training samples"
-    ),
-    RegistryEntry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad, and cut at a random place"),
-    RegistryEntry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),
+    "fedquilt.data.transforms:",
+    RegistryEntry("resize", "Resize", "square images of another size, bilinear"),
+    RegistryEntry("grey_to_rgb", "GreyToRGB", "one channel three times"),
+    RegistryEntry("normalise", "Normalise", "(x - mean) / std, by default those of the training samples"),
+    RegistryEntry("random_crop", "RandomCrop", "in training: pad, and cut at a random place"),
+    RegistryEntry("random_flip", "RandomFlip", "in training: mirror at random"),
 )
 STREAMS = _table(
-    RegistryEntry("by_class", "fedquilt.data.streams.kinds:ByClass", "groups of classes, one after the other"),
-    RegistryEntry("datasets", "fedquilt.data.streams.kinds:Datasets", "data sets, one after the other"),
-    RegistryEntry(
-        "client_datasets", "fedquilt.data.streams.kinds:ClientDatasets", "each client its own list of data sets"
-    ),
-    RegistryEntry("drift", "fedquilt.data.streams.kinds:Drift", "a shift that happens at a round"),
+    "fedquilt.data.streams.kinds:",
+    RegistryEntry("by_class", "ByClass", "groups of classes, one after the other"),
+    RegistryEntry("datasets", "Datasets", "data sets, one after the other"),
+    RegistryEntry("client_datasets", "ClientDatasets", "each client its own list of data sets"),
+    RegistryEntry("drift", "Drift", "a shift that happens at a round"),
 )
 AGGREGATORS = _table(
+    "",
     RegistryEntry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples", ready=True),
     RegistryEntry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same", ready=True),
     RegistryEntry(
@@ -577,6 +543,7 @@ AGGREGATORS = _table(
     ),
 )
 ATTACKS = _table(
+    "",
     *(
         RegistryEntry(name, f"fedquilt.pieces.robust.attacks:{name}", about, reference)
         for name, about, reference in (
@@ -588,32 +555,31 @@ ATTACKS = _table(
             ("min_max", "as far against the mean as honest changes are apart", "Shejwalkar and Houmansadr 2021"),
             ("mimic", "all send what one honest client sent", "Karimireddy et al. 2022"),
         )
-    )
+    ),
 )
 CODECS = _table(
-    RegistryEntry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
-    RegistryEntry("hgc_rc", "fedquilt.pieces.codecs:hgc_rc", "signs, and the norms of rows and columns"),
-    RegistryEntry("hgc_legacy", "fedquilt.pieces.codecs:hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
-    RegistryEntry("sign", "fedquilt.pieces.codecs:sign", "signs and one scale", "Karimireddy et al. 2019"),
-    RegistryEntry("top_k", "fedquilt.pieces.codecs:top_k", "the largest entries", "Aji and Heafield 2017"),
-    RegistryEntry("random_k", "fedquilt.pieces.codecs:random_k", "random entries", "Konecny et al. 2016"),
-    RegistryEntry("qsgd", "fedquilt.pieces.codecs:qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
-    RegistryEntry("uniform", "fedquilt.pieces.codecs:uniform", "a few bits per entry, evenly spaced"),
-    RegistryEntry("half", "fedquilt.pieces.codecs:half", "16 bits per entry"),
-    RegistryEntry("power_sgd", "fedquilt.pieces.codecs:power_sgd", "two thin factors", "Vogels et al. 2019"),
+    "fedquilt.pieces.codecs:",
+    RegistryEntry("hgc", "hgc", "signs, and the norm of each row", "CEHGLS, mended"),
+    RegistryEntry("hgc_rc", "hgc_rc", "signs, and the norms of rows and columns"),
+    RegistryEntry("hgc_legacy", "hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
+    RegistryEntry("sign", "sign", "signs and one scale", "Karimireddy et al. 2019"),
+    RegistryEntry("top_k", "top_k", "the largest entries", "Aji and Heafield 2017"),
+    RegistryEntry("random_k", "random_k", "random entries", "Konecny et al. 2016"),
+    RegistryEntry("qsgd", "qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
+    RegistryEntry("uniform", "uniform", "a few bits per entry, evenly spaced"),
+    RegistryEntry("half", "half", "16 bits per entry"),
+    RegistryEntry("power_sgd", "power_sgd", "two thin factors", "Vogels et al. 2019"),
     RegistryEntry(
-        "localized",
-        "fedquilt.pieces.codecs:localized",
-        "the largest of all tensors, in the smallest of four forms",
-        "He et al. 2025",
+        "localized", "localized", "the largest of all tensors, in the smallest of four forms", "He et al. 2025"
     ),
-    RegistryEntry("sparse", "fedquilt.pieces.codecs:sparse", "what is not 0, in the smallest of four forms"),
-    RegistryEntry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
+    RegistryEntry("sparse", "sparse", "what is not 0, in the smallest of four forms"),
+    RegistryEntry("lfsr", "lfsr", "whitening of bytes at the end of a chain; not encryption"),
 )
 TRACKERS = _table(
-    RegistryEntry("tensorboard", "fedquilt.runs.trackers.tensorboard:TensorBoard", "event files for TensorBoard"),
-    RegistryEntry("wandb", "fedquilt.runs.trackers.wandb:WandB", "Weights & Biases"),
-    RegistryEntry("mlflow", "fedquilt.runs.trackers.mlflow:MLflow", "MLflow"),
+    "fedquilt.runs.trackers.",
+    RegistryEntry("tensorboard", "tensorboard:TensorBoard", "event files for TensorBoard"),
+    RegistryEntry("wandb", "wandb:WandB", "Weights & Biases"),
+    RegistryEntry("mlflow", "mlflow:MLflow", "MLflow"),
 )
 MODELS = _models(
     logistic="one linear layer",
@@ -637,13 +603,12 @@ MODELS = _models(
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
 ENGINES = _table(
-    RegistryEntry(
-        "auto", "fedquilt.runs.engines:auto", "in this process, and in workers once a run turns out to be long"
-    ),
-    RegistryEntry("local", "fedquilt.runs.engines:local", "in this process, one client after the other"),
-    RegistryEntry("workers", "fedquilt.runs.engines:workers", "in worker processes, on one device or several"),
-    RegistryEntry("lanes", "fedquilt.runs.engines:lanes", "several clients at once in stacked tensors"),
-    RegistryEntry("flower-simulation", "fedquilt.runs.engines:flower_simulation", "Flower's simulation runtime on Ray"),
+    "fedquilt.runs.engines:",
+    RegistryEntry("auto", "auto", "in this process, and in workers once a run turns out to be long"),
+    RegistryEntry("local", "local", "in this process, one client after the other"),
+    RegistryEntry("workers", "workers", "in worker processes, on one device or several"),
+    RegistryEntry("lanes", "lanes", "several clients at once in stacked tensors"),
+    RegistryEntry("flower-simulation", "flower_simulation", "Flower's simulation runtime on Ray"),
 )
 _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "method": METHODS,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.analysis.afterwards import config_in
-from fedquilt.analysis.heads import Played
+from fedquilt.analysis.heads import PlayedRun
 from fedquilt.analysis.predict import Answers, answered, reader_of
 from fedquilt.analysis.tails import evaluated, whole_views
 from fedquilt.core.net import logits_of
@@ -47,7 +47,7 @@ def realigned(folder: str | Path, realign: Realign | None = None, to: Path | Non
         The scores of :func:`fedquilt.analysis.tails.evaluate`, and the files.
     """
     with one_thread():
-        played = Played.of(Path(folder))
+        played = PlayedRun.of(Path(folder))
         rule = realign or getattr(played.learned.method, "realign", None) or Realign()
         place = to or played.folder / FOLDER
         files = _saved(played, rule, place)
@@ -56,7 +56,7 @@ def realigned(folder: str | Path, realign: Realign | None = None, to: Path | Non
     return {**found, "files": files}
 
 
-def _saved(played: Played, rule: Realign, place: Path) -> list[str]:
+def _saved(played: PlayedRun, rule: Realign, place: Path) -> list[str]:
     shared = played.heads()
     if shared is None:
         raise InputError(
@@ -85,7 +85,7 @@ def file_of(client: ClientId) -> str:
     return f"client-{name}.safetensors"
 
 
-def _write(played: Played, path: Path, model: Params, what: Row, rule: Realign) -> str:
+def _write(played: PlayedRun, path: Path, model: Params, what: Row, rule: Realign) -> str:
     whole = {n: t.contiguous() for n, t in played.plain.full(model).items()}
     data = played.federation
     about = {

@@ -19,7 +19,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from fedquilt.analysis.heads import Played
+from fedquilt.analysis.heads import PlayedRun
 from fedquilt.core.params import Params
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId, Table
@@ -45,7 +45,7 @@ def groups_of(counts: Tensor) -> dict[str, dict[str, list[int]]]:
 class TailEvaluator:
     """Scores of models on tables; features are computed once for each body and table."""
 
-    played: Played
+    played: PlayedRun
     _last: tuple[Params, Table, Tensor] | None = field(default=None, repr=False)
 
     def features(self, heads: Heads, table: Table) -> Tensor:
@@ -96,10 +96,10 @@ def evaluate(folder: str | Path, realign: Realign | None = None) -> Row:
         0.53
     """
     with one_thread():
-        return evaluated(Played.of(Path(folder)), realign)
+        return evaluated(PlayedRun.of(Path(folder)), realign)
 
 
-def evaluated(played: Played, realign: Realign | None) -> Row:
+def evaluated(played: PlayedRun, realign: Realign | None) -> Row:
     rule = realign or getattr(played.learned.method, "realign", None) or Realign()
     shared, evaluator = played.heads(), TailEvaluator(played)
     counts = played.counts
@@ -119,7 +119,7 @@ def evaluated(played: Played, realign: Realign | None) -> Row:
     return found
 
 
-def _common(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
+def _common(played: PlayedRun, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
     """On the common test set."""
     table: Table | None = getattr(played.federation, "global_test", None)
     if table is None:
@@ -138,7 +138,7 @@ def _told(found: ClassTally, groups: Mapping[str, JSON]) -> Row:
     return {**found.measures(), **halves([found]), **kinds, "per_class": found.recalls.tolist()}
 
 
-def _local(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
+def _local(played: PlayedRun, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
     """On each client's own test samples."""
     tallies: dict[str, dict[str, list[ClassTally]]] = {}
     groupings: dict[str, list[Any]] = {kind: [] for kind in GROUPINGS}
@@ -166,7 +166,7 @@ def _local(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule:
 
 
 def _client_scores(
-    played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign, client: ClientId, table: Table
+    played: PlayedRun, evaluator: TailEvaluator, shared: Heads | None, rule: Realign, client: ClientId, table: Table
 ) -> tuple[dict[str, Tensor], bool]:
     """The scores of one client's samples in every mode, and whether it has no head of its own for want of a client
     update."""
@@ -184,7 +184,7 @@ def _client_scores(
     return {**scored, "own": scored["deployed"], **dict.fromkeys(PERSONAL, scored["realigned"])}, True
 
 
-def _collapsed(played: Played, evaluator: TailEvaluator, shared: Heads, rule: Realign) -> Row:
+def _collapsed(played: PlayedRun, evaluator: TailEvaluator, shared: Heads, rule: Realign) -> Row:
     """Neural collapse of the training samples' features, and norms of the heads' rows."""
     tables = [played.federation.site(c, played.learned.done - 1).train for c in played.clients]
     features = torch.cat([*map(partial(evaluator.features, shared), tables)])

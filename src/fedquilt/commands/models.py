@@ -14,6 +14,7 @@ from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe,
 from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
+    from fedquilt.analysis.predict import Answers
     from fedquilt.core.plain import Row
     from fedquilt.core.table import ClientId
     from fedquilt.pieces.realign import Realign
@@ -221,6 +222,11 @@ def predict(
         who: ClientId = int(client) if client is not None and client.isdecimal() else client
         found = answer_in_mode(folder, data, mode, who)
     found.save(to)
+    _tell_answers(found, to, as_json)
+
+
+def _tell_answers(found: Answers, to: Path, as_json: bool) -> None:
+    """How many rows were answered with each class, and how many rightly."""
     names = found.class_names or tuple(map(str, range(found.probabilities.shape[1])))
     counts = dict(zip(names, found.classes.bincount(minlength=len(names)).tolist(), strict=True))
     told = {"rows": len(found.names), "answers": counts, "accuracy": found.accuracy, "file": str(to)}

@@ -101,7 +101,7 @@ class Handles(MemorySlots):
         return {client: handle.hex() for client, handle in self.frames.items()}
 
 
-class Checks(Protocol):
+class ReplyChecks(Protocol):
     """What leaves out replies that stand out from their cohort."""
 
     def sift(
@@ -152,7 +152,7 @@ class Rounds:
         min_replies: float = 0.5,
         growth: float = GROWTH,
         past: Mapping[str, Any] | None = None,
-        checks: Checks | None = None,
+        checks: ReplyChecks | None = None,
         attackers: Forging | None = None,
     ) -> None:
         self.checks, self.attackers = checks, attackers

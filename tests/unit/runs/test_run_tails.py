@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedquilt.analysis.heads import Played
+from fedquilt.analysis.heads import PlayedRun
 from fedquilt.analysis.modes import load_mode, predict, realigned
 from fedquilt.analysis.tails import evaluate, groups_of
 from fedquilt.config.config import Config, parse
@@ -59,7 +59,7 @@ def test_realignment_gains_in_the_tail(scores: dict):
     assert common["realigned"]["accuracy"] > 0.5
     assert common["realigned"]["by_share"]["tail"] > common["global"]["by_share"]["tail"] + 0.15
     assert common["realigned"]["by_share"]["head"] < common["global"]["by_share"]["head"]  # what it costs
-    learned = Played.of(Path(scores["folder"])).learned
+    learned = PlayedRun.of(Path(scores["folder"])).learned
     assert common["deployed"] == common[learned.method.served(learned.state)]
 
 
@@ -79,7 +79,7 @@ def test_scores_are_told_for_every_mode_with_and_without_mask(scores: dict):
 
 
 def test_saved_modes_are_plain_networks(digits_lt: Path, scores: dict):
-    run = Played.of(digits_lt)
+    run = PlayedRun.of(digits_lt)
     rows = run.federation.global_test.whole()
     heads = run.heads()
     for name, head in (
@@ -110,7 +110,7 @@ def test_realigning_leaves_the_run_as_it_is(digits_lt: Path, scores: dict):
 
 
 def test_predictions(digits_lt: Path, scores: dict, tmp_path: Path):
-    run = Played.of(digits_lt)
+    run = PlayedRun.of(digits_lt)
     wide = run.federation.global_columns
     np.savez(tmp_path / "new.npz", x=wide["x"].numpy(), y=wide["y"].numpy())
     found = predict(digits_lt, tmp_path / "new.npz")
@@ -193,7 +193,7 @@ def test_any_method_is_scored_by_the_same_rule(kind: str, tmp_path: Path):
     if kind in ("fedrod", "ditto"):
         for name in ("accuracy", "macro_f1", "worst", "by_share"):
             assert local["own"]["plain"][name] == pytest.approx(local["deployed"]["plain"][name], nan_ok=True)
-        assert len(found["fallback"]) == sum(not Played.of(folder).state(c)[1] for c in range(10))
+        assert len(found["fallback"]) == sum(not PlayedRun.of(folder).state(c)[1] for c in range(10))
     if kind in ("fedper", "fedetf"):
         with pytest.raises(InputError, match="linear layer called head"):
             realigned(folder)
@@ -271,7 +271,7 @@ def test_impossible_tests():
 
 def test_scores_of_any_features(digits_lt: Path):
     """Modes agree with the method's own words, row by row."""
-    run = Played.of(digits_lt)
+    run = PlayedRun.of(digits_lt)
     batch = Batch({"x": torch.randn(50, 1, 8, 8)})
     method, heads = run.learned.method, run.heads(2)
     by_head = Realign().own(heads.general, heads.own)(run.plain.split({**run.personal(2)}, batch).features)

@@ -38,11 +38,7 @@ def headline(found: Gathered) -> Panel | None:
 
 def _warnings(found: Gathered) -> Iterator[str]:
     """Runs that are not finished, doubts, damaged logs, and runs that failed."""
-    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
-    if open_runs:
-        more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
-        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
-        yield told + "Methods with an unfinished run are left out of tables and tests."
+    yield from _unfinished(found)
     for method, doubt in (found.summary or {}).get("doubts", {}).items():
         yield f"{names(found.summary or {})[method]}: {doubt}"
     for view in found.views:
@@ -51,6 +47,14 @@ def _warnings(found: Gathered) -> Iterator[str]:
             yield named + "; ".join(view.missing) + ". What is left is shown."
     for run in found.failed:
         yield f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}"
+
+
+def _unfinished(found: Gathered) -> Iterator[str]:
+    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
+    if open_runs:
+        more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
+        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
+        yield told + "Methods with an unfinished run are left out of tables and tests."
 
 
 def sentences(summary: Mapping[str, JSON]) -> list[str]:
