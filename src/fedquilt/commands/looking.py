@@ -88,6 +88,7 @@ def csv(
     from fedquilt.analysis.csv_export import export_csv
 
     found = export_csv(folder, to)
+    found["missing"] = _missing(folder, as_json)
     if as_json:
         echo(found)
     else:
@@ -111,8 +112,6 @@ def report(
     Example: [bold]fedquilt report runs/compare-demo-* --latex table.tex --pdf report.pdf[/bold]
     """
     from fedquilt.report import write_report
-    from fedquilt.results.views import missing_in
-    from fedquilt.terminal import say
 
     path = write_report(folder, to)
     written: Row = {}
@@ -121,12 +120,10 @@ def report(
 
         written |= {} if latex is None else {"latex": str(write_latex(folder, latex))}
         written |= {} if pdf is None else {"pdf": str(write_pdf(folder, pdf))}
-    size, missing = path.stat().st_size, missing_in(folder)
+    size, missing = path.stat().st_size, _missing(folder, as_json)
     if as_json:
         echo({"report": str(path), "bytes": size, "missing": missing, **written})
         return
-    for line in missing:
-        say(f"note: {line}", file=sys.stderr)
     typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
     for kind, place in written.items():
         typer.echo(f"{kind:6} {place}")
@@ -146,6 +143,7 @@ def traffic(
     found = summary(folder)
     if plot is not None:
         found["plot"] = str(drawn(folder, plot))
+    found["missing"] = _missing(folder, as_json)
     if as_json:
         echo(found)
         return
@@ -172,6 +170,7 @@ def clock(
     from fedquilt.runs.virtual_clock import timed
 
     found = timed(folder, links or [], target)
+    _missing(folder, as_json)
     short = [
         {k: round(v, 1) if isinstance(v, float) else "never" if v is None else v for k, v in row.items()}
         for row in found
@@ -268,3 +267,14 @@ def audit(
 
 def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _missing(folder: Path, as_json: bool) -> list[str]:
+    """What is missing in the logs of a folder's runs, which people are told."""
+    from fedquilt.results.views import missing_in
+    from fedquilt.terminal import say
+
+    missing = missing_in(folder)
+    for line in missing if not as_json else ():
+        say(f"note: {line}", file=sys.stderr)
+    return missing

@@ -156,8 +156,9 @@ def _explain(summary: Mapping[str, JSON], others: bool, clients: bool) -> None:
         )
     if others and not clients:
         say(
-            "difference: accuracy on the common test set minus the first method's; *: p < 0.05 of the paired t-test "
-            "over seeds (Holm), and all seeds agree; seeds: in how many it is better. updates: local trainings per run."
+            "difference: accuracy on the common test set minus the first method's; p: paired t-test over seeds, "
+            "corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, agree; seeds: in "
+            "how many it is better. updates: local trainings per run."
         )
     elif others:
         say(

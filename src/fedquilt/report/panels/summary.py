@@ -72,7 +72,7 @@ def sentences(summary: Mapping[str, JSON]) -> list[str]:
         said = [
             f"{best['display']} has the highest {kind}: {reached}.",
             apart(won, shown),
-            _next(shown[second], won["versus"][second]),
+            _next(shown[second], won["versus"][second], "clients" if measure == "accuracy" else "seeds"),
         ]
     if not math.isnan(summary["majority_class"]):
         gap = 100 * (best[measure] - summary["majority_class"])
@@ -84,9 +84,9 @@ def sentences(summary: Mapping[str, JSON]) -> list[str]:
     return said
 
 
-def _next(method: str, pair: Mapping[str, JSON]) -> str:
+def _next(method: str, pair: Mapping[str, JSON], over: str) -> str:
     """The method after the best, and how far it is from it."""
-    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
+    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over {over} after Holm's correction"
     lower = f"lower in {pair['seeds_better']} of {pair['seeds']} seeds"
     return (
         f"{method} comes next, {abs(100 * pair['difference']):.1f} points "
@@ -162,7 +162,8 @@ BESIDE = (
         "p",
         "p",
         group="tests",
-        help="Wilcoxon's signed-rank test over clients, Holm's correction over methods",
+        help="Wilcoxon's signed-rank test over clients (on a common test set alone: paired t-test over seeds), Holm's "
+        "correction over methods",
     ),
     column("versus_first_cohens_d", "Cohen's d", "number", digits=2, group="tests", help="of pairs, over clients"),
     column(
@@ -309,16 +310,20 @@ def tests(found: Gathered) -> Panel | None:
         }
         for n, p in won["versus"].items()
     ]
-    name = column("method", f"{shown[won['method']]} against")
+    name, clients = column("method", f"{shown[won['method']]} against"), summary["measure"] == "accuracy"
+    test, of = ("paired t-test over seeds", "mean over seeds")
+    if clients:
+        test, of = "Wilcoxon's signed-rank test over clients", "mean over clients, ± 95 %"
     columns = (
         name,
         column("verdict", "verdict", help="p below 0.05, and all of two or more seeds agree"),
-        column("difference", "difference", "percent", half="half", signed=True, help="mean over clients, ± 95 %"),
-        column(
-            "p", "p", "p", help="Wilcoxon's signed-rank test over clients, Holm's correction: the test of the verdict"
-        ),
+        column("difference", "difference", "percent", half="half", signed=True, help=of),
+        column("p", "p", "p", help=f"{test}, Holm's correction: the test of the verdict"),
         column("seeds_told", "seeds better"),
     )
+    if not clients:
+        note = "Clients have no test samples of their own, so the verdict rests on the seeds, on one common test set."
+        return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows)], note)
     details = (
         name,
         column("cohens_d", "Cohen's d", "number", digits=2, help="of pairs, over clients"),
@@ -340,11 +345,6 @@ def tests(found: Gathered) -> Panel | None:
         "Each client is compared with itself under both methods (means over seeds). The highest was chosen on the same "
         "numbers, so small differences deserve doubt."
     )
-    if summary["measure"] != "accuracy":
-        note = (
-            "Clients have no test samples of their own, so the verdict rests on the paired t-test over seeds, on one "
-            "common test set."
-        )
     return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows), more], note)
 
 
