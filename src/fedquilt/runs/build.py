@@ -70,7 +70,7 @@ def method_of(config: Config, federation: Divided) -> Method:
         "clip": train.clip,
         "cohort": _cohort(config),
         **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
-        **({} if train.loop is None else {"client_update": lookup("loop", train.loop).load()}),
+        **({} if train.loop is None else {"client_update": made("loop", train.loop, "train.loop")}),
     }
     method = _made(config, settings, given)
     if loss is not None and any(loss not in terms for terms in _terms(method)):
