@@ -28,6 +28,7 @@ def partition(
     Example: [bold]fedquilt partition recipes/quick.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
     from fedquilt.config.config import load
+    from fedquilt.config.data import called
     from fedquilt.data import Stream
     from fedquilt.results.plots import looked_at, stream_looked_at
     from fedquilt.runs.build import federation_of
@@ -36,7 +37,7 @@ def partition(
     config = load(recipe, overrides or [])
     federation = federation_of(config)
     how = "by user" if config.data.by_user else config.data.partition.kind
-    title = f"{config.data.source or config.data.path}, {how}"
+    title = f"{called(config.data)}, {how}"
     if isinstance(federation, Stream):
         found = stream_looked_at(federation, title, plot)
         echo(found) if as_json else stream_tables(federation, found)

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedquilt.config.config import Config, Data
+from fedquilt.config.config import Config, Data, Kinded, check_options
 from fedquilt.config.options import made
 from fedquilt.config.texts import asked, columns_of_text, source_of_texts
 from fedquilt.core.columns import PerColumn, blank_of
-from fedquilt.core.plain import Array
+from fedquilt.core.plain import Array, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import (
     Arrays,
@@ -33,9 +33,9 @@ from fedquilt.data import (
     without_labels,
 )
 from fedquilt.data.pairs import pair_columns
-from fedquilt.data.sources.own import given
+from fedquilt.data.sources.own import arrays_of_own, given
 from fedquilt.data.tabular import fit, scope_of
-from fedquilt.errors import InputError
+from fedquilt.errors import ConfigError, InputError
 from fedquilt.own_code import is_reference, unpinned
 
 
@@ -113,10 +113,10 @@ def _come_divided(data: Data, classes: Sequence[int] | None) -> Federation | Non
     """The federation of data that are divided over clients already, in files or by the user's own code."""
     if data.path is not None and imports.is_split(Path(data.path)):
         return _already_divided(data, classes)
-    whole = given(data.source) if data.source and is_reference(data.source) else None
+    whole = given(*_own(data.source)) if data.source and is_reference(data.source.kind) else None
     if not isinstance(whole, Federation):
         return None
-    _refuse_dividing(data, classes, f"{unpinned(str(data.source))} gives a federation, divided over clients already")
+    _refuse_dividing(data, classes, f"{called(data)} gives a federation, divided over clients already")
     return whole
 
 
@@ -133,6 +133,19 @@ def _rows_to_divide(
     if data.long_tail is not None:
         arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
     return arrays, held
+
+
+def _own(source: Kinded) -> tuple[str, Row]:
+    """A function of the user's own that gives data, and its arguments."""
+    options, problems = check_options("dataset", source.kind, source.options, "data.source")
+    if problems:
+        raise ConfigError(problems)
+    return source.kind, options
+
+
+def called(data: Data) -> str:
+    """What people call the data."""
+    return unpinned(data.source.kind) if data.source is not None else str(data.path)
 
 
 def _check_labels(data: Data, arrays: Arrays, classes: Sequence[int] | None) -> None:
@@ -232,15 +245,18 @@ def _read(data: Data, source: str | None) -> Arrays:
         own = [name for name in _READING if getattr(data, name) is not None]
         if own:
             raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
-        name = source or data.source or "digits"
-        arrays = source_of_texts(data, name) if asked(data) else read(name)
+        known = source or (data.source.kind if data.source is not None else "digits")
+        if source is None and data.source is not None and is_reference(known):
+            arrays = arrays_of_own(*_own(data.source))
+        else:
+            arrays = source_of_texts(data, known) if asked(data) else read(known)
     return arrays
 
 
 def _with_test(arrays: Arrays, data: Data) -> Arrays:
     """The same with a part of each class as a common test set, before any long tail."""
     if arrays.y_test is not None:
-        raise InputError(f"{arrays.name or data.source} has a common test set already: leave data.common_test out.")
+        raise InputError(f"{arrays.name or called(data)} has a common test set already: leave data.common_test out.")
     rest, (x, y) = _held_back(arrays, data.common_test, "common test", data.seed)
     return replace(rest, x_test=x, y_test=y)
 
@@ -277,7 +293,7 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
 def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
     """How rows are prepared, as an option of a federation; nothing when they stay as they are."""
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
-    images, name = arrays.x.dtype.name == "uint8", arrays.name or data.source
+    images, name = arrays.x.dtype.name == "uint8", arrays.name or called(data)
     if not images and (mean, std) != (0.0, 1.0):
         raise InputError(f"data.mean and data.std are for images stored as bytes; {name} holds {arrays.x.dtype}.")
     pixels, odd = Pixels(mean, std), _no_numbers(arrays)

@@ -37,7 +37,7 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     given = {name: getattr(made, name) for name in made.model_fields_set}
     if table == "method":
         return _with_aggregator(given, path)
-    if table in ("model", "loss"):  # which are made when they are needed
+    if table in ("model", "loss", "dataset"):  # which are made when they are needed
         return given, []
     try:
         piece(table, lookup(table, kind), given)  # pieces check their own ranges when they are made
@@ -172,6 +172,7 @@ GIVEN = {"method": COMMON, "model": ("shape", "features", "channels", "size", "l
 # arguments that come from elsewhere than the options of a choice
 CALLED = {  # what can be called is called with
     "aggregate": ("current", "replies", "context"),
+    "loop": ("model", "data_loader", "context"),
     "loss": ("scores", "labels"),
     "metric": ("scores", "labels"),
     "partition": ("labels", "clients", "seed"),

@@ -10,7 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
 
 from fedquilt.config.links import Network
 from fedquilt.config.script import Script
@@ -68,6 +77,13 @@ def named(value: JSON) -> JSON:
 Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
 
 
+def _bare(choice: Kinded) -> JSON:
+    return choice.model_dump() if choice.options else choice.kind
+
+
+OwnChoice = Annotated[Choice, PlainSerializer(_bare)]  # the same, which without options is written as a bare name
+
+
 def _whose(value: JSON) -> JSON:
     return "federation" if value is True else value
 
@@ -78,7 +94,7 @@ Standardise = Annotated[Literal["federation", "clients", False], BeforeValidator
 class Data(_Section):
     """Which data, and how they are divided among clients."""
 
-    source: Text | None = None
+    source: OwnChoice | None = None
     path: Text | None = None
     label: Text | None = None
     user: Text | None = None
@@ -186,7 +202,7 @@ class Training(_Section):
     clip: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     loss: Choice | None = None
-    loop: Text | None = None
+    loop: OwnChoice | None = None
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:

@@ -88,7 +88,7 @@ def _training(config: Config) -> Row:
         "clip": train.clip,
         "cohort": _cohort(config),
         **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
-        **({} if train.loop is None else {"client_update": lookup("loop", train.loop).load()}),
+        **({} if train.loop is None else {"client_update": made("loop", train.loop, "train.loop")}),
     }
 
 

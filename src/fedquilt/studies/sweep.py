@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedquilt.config.config import Config, dump, parse
+from fedquilt.config.config import Config, dump, parse, section
 from fedquilt.config.settings import OTHERWISE
 from fedquilt.config.space import Range, Space
 from fedquilt.core.plain import JSON, Row
@@ -71,12 +71,10 @@ def at(config: Config, values: Mapping[str, JSON]) -> Config:
     raw["train"] = given  # what was left open follows from the method, which the values may name
     for name, value in values.items():
         *parents, leaf = name.split(".")
-        place = raw
-        for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
-                raise ConfigError([f"sweep.space.{name}: '{parent}' is not a section"])
-        place[leaf] = value
+        try:
+            section(raw, parents)[leaf] = value
+        except InputError as error:
+            raise ConfigError([f"sweep.space.{name}: {error}"]) from error
     return parse(raw, "sweep.space")
 
 
