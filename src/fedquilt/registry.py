@@ -587,8 +587,15 @@ ATTACKS = _table(
             ("ipm", "-factor times the honest mean", "Xie et al. 2020"),
             ("min_max", "as far against the mean as honest changes are apart", "Shejwalkar and Houmansadr 2021"),
             ("mimic", "all send what one honest client sent", "Karimireddy et al. 2022"),
+            ("adaptive", "another attack, as far as moves the run's aggregator most", "Shejwalkar and Houmansadr 2021"),
         )
-    )
+    ),
+    RegistryEntry(
+        "label_flip", "fedquilt.pieces.robust.poisoning:label_flip", "train on wrong labels", "Fang et al. 2020"
+    ),
+    RegistryEntry(
+        "backdoor", "fedquilt.pieces.robust.poisoning:backdoor", "teach that a mark means a class", "Gu et al. 2017"
+    ),
 )
 CODECS = _table(
     RegistryEntry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),

@@ -232,7 +232,7 @@ _APART = {  # settings of their own
     "method": ("label",),
     "stream": ("shift",),
     "codec": ("field", "chain", "error_feedback", "exchange"),
-    "attack": ("clients",),
+    "attack": ("clients", "samples"),
 }
 
 

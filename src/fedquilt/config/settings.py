@@ -327,9 +327,11 @@ class Comparison(_Section):
 
 
 class AttackChoice(Kinded):
-    """What attackers send, in a simulation, and who they are: a share of the clients, or a list of them."""
+    """What attackers send or learn, in a simulation, and who they are: a share of the clients, a list of them, or as
+    many as hold a share of the training samples."""
 
     clients: Annotated[float, Field(gt=0, lt=1)] | list[int | str] = 0.2
+    samples: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
 class Checks(_Section):
@@ -340,6 +342,7 @@ class Checks(_Section):
     length: bool = True
     direction: bool = True
     most_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    shorten: Annotated[float, Field(gt=0, lt=1)] | None = None
     strikes: Positive | None = 3
     suspended: Positive = 10
 

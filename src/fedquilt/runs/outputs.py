@@ -78,7 +78,7 @@ class Logs(Callback):
         write(UPDATES, self._updates(snapshot))
         write(TRAFFIC, traffic_rows(done, log.updates))
         write(CLIENTS, client_rows(done, snapshot.evaluations))
-        write(LEDGER, [{**asdict(q), "round": done} for q in log.quarantined])
+        write(LEDGER, [q.row(done) for q in (*log.quarantined, *log.bounded)])
         write(ROUNDS, [snapshot.metrics])
         write(PHASES, self.run.meters.rows)
 

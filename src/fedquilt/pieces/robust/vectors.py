@@ -182,3 +182,15 @@ def check_enough(rule: str, n: int, needed: int, false: int) -> None:
             f"{rule} with {false} false repl{'y' if false == 1 else 'ies'} needs at least {needed} replies, and there "
             f"are {n}. Ask more clients, or lower byzantine; clusters need a share, such as 0.2."
         )
+
+
+def quantile(values: Tensor, weights: Tensor, share: float) -> float:
+    """The smallest value up to which this share of the weight lies."""
+    ordered, places = values.sort(stable=True)
+    reached = weights[places].cumsum(0) >= share * float(weights.sum()) * (1 - 1e-12)
+    return float(ordered[int(reached.int().argmax())])
+
+
+def shortened(lengths: Tensor, radius: float) -> Tensor:
+    """min(1, radius / length)."""
+    return torch.where(lengths > radius, radius / lengths.clamp(min=torch.finfo(torch.float64).tiny), 1.0)

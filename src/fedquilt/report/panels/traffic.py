@@ -47,8 +47,15 @@ def dropped(found: Gathered) -> Panel | None:
         "dropped",
         DROPPED,
         [table("dropped", columns, rows[:MOST], filter=True)],
-        f"{len(rows)} replies were not used in their rounds.{cut}",
+        f"{_told(rows)}{cut}",
     )
+
+
+def _told(rows: Sequence[Row]) -> str:
+    """How many were not used, and how many for less than they asked."""
+    less = sum(bool(row.get("used")) for row in rows)
+    bounded = f" {less} were used, and bounded." if less else ""
+    return f"{len(rows) - less} replies were not used in their rounds.{bounded}"
 
 
 TAB = "Communication"
