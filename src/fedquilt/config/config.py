@@ -313,7 +313,7 @@ def dump(config: Config) -> str:
 
 _IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``kind`` is what people call them
     *("data", "stream", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
-    *("checks", "attack", "compare", "sweep", "flower"),
+    *("checks", "attack", "compare", "sweep", "robustness", "flower"),
 )
 
 

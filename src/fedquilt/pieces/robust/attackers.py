@@ -67,9 +67,7 @@ class Attackers:
             raise InputError(f"attack: no client is called {unknown[0]!r} (known: {list(ids)[:10]}).")
         return frozenset(self.clients)
 
-    def _holding(
-        self, order: Sequence[ClientId], size: Callable[[ClientId], int], share: float
-    ) -> frozenset[ClientId]:
+    def _holding(self, order: Sequence[ClientId], size: Callable[[ClientId], int], share: float) -> frozenset[ClientId]:
         """Clients that together hold at most this share, but one at least."""
         sizes = {client: size(client) for client in order}
         left, chosen = share * sum(sizes.values()), list[ClientId]()

@@ -23,7 +23,6 @@ from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.pieces.robust.vectors import Vectors, length
 
-
 Aggregate = Callable[..., Params]  # (current, replies, context) -> params
 
 

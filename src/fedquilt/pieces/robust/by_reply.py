@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
-from fedquilt.core.params import Mean, Params, add, same_names, scale
+from fedquilt.core.params import Mean, Params, add, same_names
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.pieces.robust.vectors import (
@@ -57,18 +57,18 @@ class clip_norm(RobustAggregator):
     def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
         if self.radius is None or self.then is not None:
             return super().__call__(current, replies, context)
-        total, counts = Mean(), list[Params]()  # replies stream: none is kept
+        total, counts, whole = Mean(), list[Params](), 0.0  # replies stream: none is kept
         for reply in replies:
-            delta = reply.upload.delta
-            change: Params = {}
-            for names in groups(delta, self.per):
-                part = {n: delta[n] for n in names}
-                factor = float(shortened(torch.tensor(length(part), dtype=torch.float64), self.radius))
-                change.update(part if factor == 1.0 else scale(part, factor))
-            total.add(change, reply.samples if self.by_samples else 1)
-            counts.append({n: t for n, t in delta.items() if n not in change})
+            delta, weight = reply.upload.delta, float(reply.samples if self.by_samples else 1)
+            vectors = [{n: delta[n] for n in names} for names in groups(delta, self.per)]
+            lengths = torch.tensor([length(part) for part in vectors], dtype=torch.float64)
+            for part, factor in zip(vectors, shortened(lengths, self.radius).tolist(), strict=True):
+                total.add(part, weight * factor)
+            counts.append({n: t for n, t in delta.items() if not t.is_floating_point()})
+            whole += weight
         if not counts:
             return current
+        total.weight = whole
         merged = {**total.value(), **middle_counts(counts)}
         return add(current, {n: merged[n] for n in current})
 

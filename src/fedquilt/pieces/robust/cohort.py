@@ -145,7 +145,7 @@ class CohortChecks:
             return list(replies), {}
         most = _cap([r.samples for r in replies], self.most_share)
         told = {
-            r.client: f"counts as {most} samples instead of {r.samples}: nobody has more than {self.most_share:g} of all"
+            r.client: f"counts as {most} samples instead of {r.samples}: nobody has more than a share of {self.most_share:g}"
             for r in replies
             if r.samples > most
         }
@@ -200,7 +200,9 @@ class Reputation:
         until = self.until.get(repr(client), 0)
         if round >= until:
             return None
-        return f"suspended until round {until}: its replies stood out in {self.counts.get(repr(client))} rounds in a row"
+        return (
+            f"suspended until round {until}: its replies stood out in {self.counts.get(repr(client))} rounds in a row"
+        )
 
     def note(self, judged: Mapping[ClientId, bool], checks: CohortChecks, round: int) -> None:
         """Remember who stood out in a round, and who did not."""

@@ -79,8 +79,8 @@ class backdoor:
         """Images [n, channels, height, width] with the mark: 255 of bytes, 1 of other numbers."""
         if x.dim() != 4 or min(x.shape[2:]) < self.size:
             raise InputError(
-                f"attack: a backdoor's mark is a square of {self.size} x {self.size} pixels, and rows of these data are "
-                f"of the shape {tuple(x.shape[1:])}. It needs images (channels, height, width)."
+                f"attack: a backdoor's mark is a square of {self.size} x {self.size} pixels, and it needs images "
+                f"(channels, height, width), got rows of the shape {tuple(x.shape[1:])}."
             )
         x = x.clone()
         x[:, :, -self.size :, -self.size :] = 255 if x.dtype == torch.uint8 else 1

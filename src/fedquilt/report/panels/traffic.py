@@ -43,11 +43,7 @@ def dropped(found: Gathered) -> Panel | None:
     )
     cut = f" The first {MOST} are shown." if len(rows) > MOST else ""
     return Panel(
-        DROPPED,
-        "dropped",
-        DROPPED,
-        [table("dropped", columns, rows[:MOST], filter=True)],
-        f"{_told(rows)}{cut}",
+        DROPPED, "dropped", DROPPED, [table("dropped", columns, rows[:MOST], filter=True)], f"{_told(rows)}{cut}"
     )
 
 
