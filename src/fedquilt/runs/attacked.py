@@ -24,14 +24,19 @@ from fedquilt.rounds.client import Score
 
 def attacked(source: Source, attackers: Attackers, seed: Seed) -> Source:
     """The source as it is with these attackers."""
-    if isinstance(source, Stream):
-        if attackers.poisoning is not None:
-            raise InputError("attack: samples of a stream are not poisoned. Take an attack that forges what is sent.")
-        return source
-    if not isinstance(source, Federation):
+    if isinstance(source, Stream) and attackers.poisoning is not None:
+        raise InputError("attack: samples of a stream are not poisoned. Take an attack that forges what is sent.")
+    if not isinstance(source, Federation | Stream):
         return source
     malicious = attackers.among(source.ids, seed, source.size)
+    if isinstance(source, Stream):
+        return replace(source, tasks=tuple(_scored(task, malicious) for task in source.tasks))
     data = source if attackers.poisoning is None else _poisoned(source, attackers.poisoning, malicious, seed)
+    return _scored(data, malicious)
+
+
+def _scored(data: Federation, malicious: frozenset[ClientId]) -> Federation:
+    """The same, of which only honest clients are scored."""
     honest = np.array([client not in malicious for client in data.evaluated], dtype=bool)
     if honest.all() or not honest.any():
         return data

@@ -106,7 +106,7 @@ def test_nobody_weighs_more_than_the_share() -> None:
     cohort = [Reply(i, n, Upload({"w": torch.ones(1)})) for i, n in enumerate([10, 20, 30, 10_000])]
     kept, told = CohortChecks(most_share=0.4).capped(cohort)
     assert [r.samples for r in kept] == [10, 20, 30, 40]
-    assert told == {3: "counts as 40 samples instead of 10000: nobody has more than a share of 0.4"}
+    assert told == {3: "counts as 40 samples instead of 10000: nobody has more than 0.4"}
     for share in (0.25, 0.1):  # what four clients cannot keep to is kept to as nearly as can be
         assert [r.samples for r in CohortChecks(most_share=share).capped(cohort)[0]] == [10, 10, 10, 10]
 

@@ -145,7 +145,7 @@ class CohortChecks:
             return list(replies), {}
         most = _cap([r.samples for r in replies], self.most_share)
         told = {
-            r.client: f"counts as {most} samples instead of {r.samples}: nobody has more than a share of {self.most_share:g}"
+            r.client: f"counts as {most} samples instead of {r.samples}: nobody has more than {self.most_share:g}"
             for r in replies
             if r.samples > most
         }
