@@ -1,4 +1,4 @@
-"""Attacks on training samples, who is malicious, who is scored, and what checks leave in the list of dropped replies."""
+"""Attacks on training samples, who is malicious and who is scored, and what checks leave in dropped.jsonl."""
 
 from __future__ import annotations
 
