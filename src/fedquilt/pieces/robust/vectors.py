@@ -32,13 +32,16 @@ class Vectors:
     def __init__(self, changes: Sequence[Params], weights: Tensor, mix: Tensor | None = None) -> None:
         self.changes, self.mix = changes, mix
         self.weights = weights / weights.sum()
+        self._of: tuple[Vectors, Tensor] | None = None  # whose sums these are, and which
 
     def __len__(self) -> int:
         return len(self.weights)
 
     def mixed(self, mix: Tensor, weights: Tensor) -> Vectors:
         """Sums of these vectors as vectors of their own."""
-        return Vectors(self.changes, weights, mix if self.mix is None else mix @ self.mix)
+        found = Vectors(self.changes, weights, mix if self.mix is None else mix @ self.mix)
+        found._of = (self, mix)
+        return found
 
     def pieces(self) -> Iterator[tuple[str, Tensor]]:
         """(tensor's name, n x k): all vectors piece by piece, in float64."""
@@ -50,7 +53,10 @@ class Vectors:
 
     @cached_property
     def products(self) -> Tensor:
-        """n x n: the inner product of each two. Takes time n^2."""
+        """n x n: the inner product of each two. Takes time n^2, once for changes and all their sums."""
+        if self._of is not None:
+            vectors, mix = self._of
+            return mix @ vectors.products @ mix.T
         total = torch.zeros(len(self), len(self), dtype=torch.float64)
         for _, piece in self.pieces():
             total += piece @ piece.T
