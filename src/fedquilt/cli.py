@@ -84,7 +84,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         federations.serve,
         federations.join,
     ),
-    "More runs": (running.sweep, running.newcomers),
+    "More runs": (running.sweep, running.robustness, running.newcomers),
     "Look at data": (catalogues.datasets, catalogues.partitions, looking.partition),
     "Look at runs": (looking.clusters, looking.assign, looking.traffic, looking.clock, looking.csv, looking.audit),
     "Models": (catalogues.models, models.predict, models.export_model, models.merge, models.pretrain_mae),

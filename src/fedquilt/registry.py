@@ -32,7 +32,7 @@ class RegistryEntry:
     where: str
     about: str
     reference: str = ""
-    fixed: tuple[str, ...] = ()  # common options that this choice does not take
+    own_average: str = ""  # why a method takes no aggregator
     ready: bool = False  # the object is the choice itself, not what makes it
     package: str = ""  # what brings it, if not this library
     own: bool = False  # the user's own, named by a reference
@@ -88,7 +88,7 @@ METHODS = _table(
         "local_only",
         "fedquilt.methods.averaging.local_only:LocalOnly",
         "every client alone; the lower frame",
-        fixed=("aggregate",),
+        own_average="nothing is averaged; every client keeps its own model",
         display="Local only",
     ),
     RegistryEntry(
@@ -102,7 +102,6 @@ METHODS = _table(
         "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
         "FedAvg (unweighted) with noise on the average; a baseline, not private",
         "Localize-and-Stitch baseline",
-        fixed=("aggregate",),
         display="FedAvg + noise",
     ),
     RegistryEntry(
@@ -132,15 +131,9 @@ METHODS = _table(
         "fedquilt.methods.averaging.fednova:FedNova",
         "clients that walk further do not count more",
         "Wang et al. 2020",
-        fixed=("aggregate",),
+        own_average="it averages directions that are normalised by each client's steps",
     ),
-    RegistryEntry(
-        "feddyn",
-        "fedquilt.methods.averaging.feddyn:FedDyn",
-        "dynamic regularisation",
-        "Acar et al. 2021",
-        fixed=("aggregate",),
-    ),
+    RegistryEntry("feddyn", "fedquilt.methods.averaging.feddyn:FedDyn", "dynamic regularisation", "Acar et al. 2021"),
     RegistryEntry(
         "moon",
         "fedquilt.methods.averaging.moon:Moon",
@@ -207,7 +200,6 @@ METHODS = _table(
         "fedquilt.methods.personalised.pfedme:PFedMe",
         "own models by Moreau envelopes",
         "Dinh et al. 2020",
-        fixed=("aggregate",),
         display="pFedMe",
     ),
     RegistryEntry(
@@ -235,14 +227,13 @@ METHODS = _table(
         "fedquilt.methods.personalised.fedamp:FedAMP",
         "the server mixes models of like clients",
         "Huang et al. 2021",
-        fixed=("aggregate",),
+        own_average="every client is sent a mixture of its own, by how like the others' models are",
     ),
     RegistryEntry(
         "fedproto",
         "fedquilt.methods.personalised.fedproto:FedProto",
         "class means of features travel, models do not",
         "Tan et al. 2022",
-        fixed=("aggregate",),
     ),
     RegistryEntry(
         "fedrod",
@@ -382,14 +373,14 @@ METHODS = _table(
         "fedquilt.methods.clustered.fedsoft:FedSoft",
         "clients belong to several clusters, by shares of their rows",
         "Ruan and Joe-Wong 2022",
-        fixed=("aggregate",),
+        own_average="every client counts in every cluster, by its share of rows there",
     ),
     RegistryEntry(
         "localize_stitch",
         "fedquilt.methods.merging.localize_stitch:LocalizeStitch",
         "only each client's largest changes, each averaged over those who made it",
         "He et al. 2025",
-        fixed=("aggregate",),
+        own_average="how changes are stitched is the method; its option conflicts chooses",
         display="Localize-and-Stitch",
     ),
     RegistryEntry(
@@ -397,7 +388,7 @@ METHODS = _table(
         "fedquilt.methods.merging.localize_stitch:StitchOnce",
         "Localize-and-Stitch as first published: one round, without data",
         "He et al. 2025",
-        fixed=("aggregate",),
+        own_average="how changes are stitched is the method; its option conflicts chooses",
         display="Localize-and-Stitch once",
     ),
     RegistryEntry(
@@ -411,26 +402,22 @@ METHODS = _table(
         "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
         "adapters of a frozen masked autoencoder, and a bank of prototypes against forgetting",
         "PODFCSSV 0.1.0",
-        fixed=("aggregate",),
     ),
     RegistryEntry(
-        "fedmae",
-        "fedquilt.methods.self_supervised.podfcssv:FedMAE",
-        "those adapters averaged, without prototypes",
-        fixed=("aggregate",),
+        "fedmae", "fedquilt.methods.self_supervised.podfcssv:FedMAE", "those adapters averaged, without prototypes"
     ),
     RegistryEntry(
         "mae_alone",
         "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
         "those adapters, every client alone",
-        fixed=("aggregate",),
+        own_average="nothing is averaged; every client keeps its own adapters",
         display="Local MAE",
     ),
     RegistryEntry(
         "mae_pooled",
         "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
         "those adapters, on pooled rows; a frame",
-        fixed=("aggregate",),
+        own_average="nothing is averaged; all rows are in one place",
         display="Centralized MAE",
     ),
     RegistryEntry(
@@ -554,7 +541,14 @@ ATTACKS = _table(
             ("ipm", "-factor times the honest mean", "Xie et al. 2020"),
             ("min_max", "as far against the mean as honest changes are apart", "Shejwalkar and Houmansadr 2021"),
             ("mimic", "all send what one honest client sent", "Karimireddy et al. 2022"),
+            ("adaptive", "another attack, as far as moves the run's aggregator most", "Shejwalkar and Houmansadr 2021"),
         )
+    ),
+    RegistryEntry(
+        "label_flip", "fedquilt.pieces.robust.poisoning:label_flip", "train on wrong labels", "Fang et al. 2020"
+    ),
+    RegistryEntry(
+        "backdoor", "fedquilt.pieces.robust.poisoning:backdoor", "teach that a mark means a class", "Gu et al. 2017"
     ),
 )
 CODECS = _table(

@@ -247,7 +247,7 @@ _APART = {  # settings of their own
     "method": ("label",),
     "stream": ("shift",),
     "codec": ("field", "chain", "error_feedback", "exchange"),
-    "attack": ("clients",),
+    "attack": ("clients", "samples"),
 }
 
 
@@ -342,7 +342,7 @@ def dump(config: Config) -> str:
 
 _IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``kind`` is what people call them
     *("data", "stream", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
-    *("checks", "attack", "compare", "sweep", "flower"),
+    *("checks", "attack", "compare", "sweep", "robustness", "flower"),
 )
 
 

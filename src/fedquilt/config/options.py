@@ -29,7 +29,7 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     try:
         made = takes.model_validate(dict(options))
     except ValidationError as error:
-        problems = [_wrong(e, kind, takes, path) for e in error.errors()]
+        problems = [_wrong(e, lookup(table, kind), takes, path) for e in error.errors()]
         if all(e["type"] == "extra_forbidden" for e in error.errors()):  # the others may be wrong in other ways
             known = {k: v for k, v in options.items() if k in takes.model_fields}
             problems += check_options(table, kind, known, path)[1]
@@ -75,12 +75,14 @@ def _with_aggregator(given: Row, path: str) -> tuple[Row, list[str]]:
     return ({}, problems) if problems else ({**given, "aggregate": aggregate}, [])
 
 
-def _wrong(error: ErrorDetails, kind: str, takes: type[BaseModel], path: str) -> str:
+def _wrong(error: ErrorDetails, entry: RegistryEntry, takes: type[BaseModel], path: str) -> str:
     """A problem with an option, in our words."""
     if error["type"] != "extra_forbidden":
         return f"{path}.{explain(error)}"
     leaf = str(error["loc"][0]) if error["loc"] else ""
-    return f"{path}.{leaf}: unknown key for {unpinned(kind)!r}{_meant(leaf, takes.model_fields)}"
+    if leaf == "aggregate" and entry.own_average:
+        return f"{path}.aggregate: {entry.name!r} takes none: {entry.own_average}. Leave it out, or take another method"
+    return f"{path}.{leaf}: unknown key for {unpinned(entry.name)!r}{_meant(leaf, takes.model_fields)}"
 
 
 def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
@@ -151,7 +153,7 @@ def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
 def _of_fedavg(entry: RegistryEntry, parameters: Mapping[str, inspect.Parameter], shared: bool) -> dict[str, Any]:
     """FedAvg's options that a method takes, or hands down to it."""
     found: dict[str, Any] = {}
-    if "aggregate" not in entry.fixed and _hands_down(entry, parameters):
+    if not entry.own_average and _hands_down(entry, parameters):
         found["aggregate"] = (str | dict[str, Any], "mean")
     if shared or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         found["shared_start"] = (bool, False)

@@ -342,10 +342,43 @@ class Comparison(_Section):
     frame: bool = False
 
 
+class Robustness(_Section):
+    """What ``fedquilt robustness`` tries: aggregators beside the mean (``checks = {}`` in one turns the cohort's checks
+    on), attacks, shares of malicious clients (counted by clients, or by their samples), and seeds; and how much
+    accuracy a rule may cost without an attack, to be recommended."""
+
+    rules: Annotated[list[str | Row], Field(min_length=1)] = [
+        "clip_norm",
+        "geometric_median",
+        "median",
+        "trimmed_mean",
+        "multi_krum",
+        {"kind": "nearest_mixing", "then": "trimmed_mean"},
+    ]
+    attacks: Annotated[list[str | Row], Field(min_length=1)] = [
+        "sign_flip",
+        "gaussian",
+        "alie",
+        "ipm",
+        "min_max",
+        "label_flip",
+    ]
+    shares: Annotated[list[Annotated[float, Field(gt=0, lt=0.5)]], Field(min_length=1), AfterValidator(different)] = [
+        0.1,
+        0.2,
+        0.3,
+    ]
+    by: Annotated[list[Literal["clients", "samples"]], Field(min_length=1)] = ["clients"]
+    seeds: Annotated[list[Number], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
+    most_cost: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+
 class AttackChoice(Kinded):
-    """What attackers send, in a simulation, and who they are: a share of the clients, or a list of them."""
+    """What attackers send or learn, in a simulation, and who they are: a share of the clients, a list of them, or as
+    many as hold a share of the training samples."""
 
     clients: Annotated[float, Field(gt=0, lt=1)] | list[int | str] = 0.2
+    samples: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
 class Checks(_Section):
@@ -356,12 +389,13 @@ class Checks(_Section):
     length: bool = True
     direction: bool = True
     most_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    shorten: Annotated[float, Field(gt=0, lt=1)] | None = None
     strikes: Positive | None = 3
     suspended: Positive = 10
 
 
 # These cannot change the numbers.
-OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep", "script"}
+OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep", "robustness", "script"}
 
 
 _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left alone, a run is what it was before
@@ -412,6 +446,7 @@ class Config(_Section):
     output: Output = Output()
     compare: Comparison = Comparison()
     sweep: Sweep = Sweep()
+    robustness: Robustness = Robustness()
     script: Script | None = None
 
     @model_validator(mode="after")

@@ -27,7 +27,8 @@ from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
 from fedquilt.own_code import own_errors, short, told
 from fedquilt.pieces.objectives import own_loss
-from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
+from fedquilt.pieces.robust.attackers import Attackers
+from fedquilt.pieces.robust.cohort import CohortChecks
 from fedquilt.registry import lookup
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.callbacks import Callback
@@ -265,16 +266,17 @@ def _checks(config: Config) -> CohortChecks | None:
 
 
 def _attackers(config: Config, engine: Engine) -> Attackers | None:
-    """Who lies, in a simulation."""
+    """Who is malicious, in a simulation."""
     if config.script is not None:
         found: Attackers | None = config.script.made("attackers")
         return found
     if config.attack is None:
         return None
     if engine.keeps_states:
-        raise InputError("attack: real clients are not made to lie. Leave the section out, or simulate.")
-    clients = config.attack.clients
-    return Attackers(made("attack", config.attack, "attack"), clients if isinstance(clients, float) else tuple(clients))
+        raise InputError("attack: real clients are not made to attack. Leave the section out, or simulate.")
+    asked = config.attack
+    clients = asked.clients if isinstance(asked.clients, float) else tuple(asked.clients)
+    return Attackers(made("attack", asked, "attack"), clients, asked.samples)
 
 
 def callbacks_of(config: Config) -> list[Callback]:

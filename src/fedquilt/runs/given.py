@@ -19,7 +19,8 @@ from fedquilt.errors import ConfigError, InputError, did_you_mean
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.own import metric_of
 from fedquilt.metrics.table import Metric, use
-from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
+from fedquilt.pieces.robust.attackers import Attackers
+from fedquilt.pieces.robust.cohort import CohortChecks
 from fedquilt.registry import entries
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.engine import Engine

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.registry import shown_as
+from fedquilt.results.breakdown import span, told
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, ScoreColumn, names, score_columns
@@ -192,6 +193,25 @@ def _sure(value: float, half: float) -> str:
 
 
 _percent = metric(PRIMARY).written
+
+
+def robustness_table(summary: Mapping[str, JSON]) -> None:
+    """What attacks did to each rule, and which to take."""
+    chosen = summary["recommended"]["rule"]
+    table = narrow(f"{summary['name']}: accuracy in %, and points lost", "rule", ("no attack", "cost", "lost", "worst"))
+    clean = {cell["rule"]: cell for cell in summary["cells"] if cell["attack"] is None}
+    for row in summary["rules"]:
+        numbers = (f"{100 * row[name]:.1f}" for name in ("cost", "lost", "worst"))
+        table.add_row(row["rule"], span(clean[row["rule"]]), *numbers, style="bold" if row["rule"] == chosen else "")
+    show_table(table)
+    for line in told(summary):
+        say(line)
+    early = sum(cell["ended_early"] for cell in summary["cells"])
+    if early:
+        say(f"{early} runs ended early and count with chance ({100 * summary['chance']:.0f} %).")
+    say("After the last round, mean over honest clients; lost: under attacks, against the mean without one.")
+    say(f"page   {summary['page']}")
+    say(f"table  {summary['folder']}/robustness.json, robustness_*.csv")
 
 
 MOST = 20  # lines

@@ -172,7 +172,7 @@ def compare(config: Config, audience: Audience | None = None) -> Row:
     """Run every cell that is not finished yet, then make the table and the picture."""
     top, todo = cells(config)
     federation = federation_of(config)
-    _check_tests(config, federation, _methods(todo, federation))
+    check_tests(config, federation, _methods(todo, federation))
     return compared(config, top, todo, dict.fromkeys(config.compare.seeds, federation), audience)
 
 
@@ -231,7 +231,7 @@ def _methods(todo: Sequence[PlannedRun], federation: Federation | Stream) -> dic
     return made
 
 
-def _check_tests(config: Config, federation: Federation | Stream, methods: Mapping[str, Method]) -> None:
+def check_tests(config: Config, federation: Federation | Stream, methods: Mapping[str, Method]) -> None:
     """There are rows to compare methods on, and every method has a model for them."""
     if not _common_only(config):
         return

@@ -270,6 +270,6 @@ class Followed:
             "up": last.get("up", 0),
             "down": last.get("down", 0),
             "time": last.get("time", 0),
-            "dropped": len(self.dropped.rows),
+            "dropped": sum(not row.get("used") for row in self.dropped.rows),
             "said": said[-1] if said else None,
         }
