@@ -211,6 +211,23 @@ def test_modes_without_validation_rows_and_by_name():
     assert "serve" not in vars(named.state)
 
 
+def test_adjusted_modes_are_scored_and_may_be_served():
+    """With the clients' class counts, five modes; on every split the scores are those of the method's own modes."""
+    data = digits()
+    snapshot = last(loge(send_counts=True), data, rounds=2, score=classify)
+    told, modes = snapshot.metrics, snapshot.method.modes(snapshot.state)
+    assert list(modes) == ["universal", "realigned", "plain", "universal_adjusted", "adjusted"]
+    valid = {mode: told[f"global_valid_accuracy_{mode}"] for mode in modes}
+    assert told["served"] == max(valid, key=lambda mode: valid[mode])
+    for mode, model in modes.items():
+        score = classify(snapshot.method.predict, model, data.evaluation(0, "test")).accuracy
+        assert snapshot.evaluations[0][f"global.{mode}"]["test"].accuracy == score
+    heard = {f"common_valid_accuracy_{mode}": 0.1 for mode in modes} | {"common_valid_accuracy_adjusted": 0.2}
+    chosen = snapshot.method.observe(snapshot.state, heard)
+    assert chosen.serve == "adjusted"
+    assert torch.equal(chosen.counts, snapshot.state.counts)
+
+
 def test_all_modes_are_printed(tmp_path: Path):
     recipe = tmp_path / "loge.toml"
     recipe.write_text(
@@ -221,6 +238,9 @@ def test_all_modes_are_printed(tmp_path: Path):
     assert "global model: " in said
     for rows in ("clients' validation samples", "clients' test samples"):
         assert f"on {rows} universal " in said
+    counted = " ".join(fedquilt("run", recipe, *out, "method.send_counts=true", "name=counted").out.split())
+    assert ", universal_adjusted " in counted
+    assert ", adjusted " in counted
     bare = " ".join(fedquilt("run", recipe, *out, "data.valid=0", "name=bare").out.split())
     assert "global model: universal;" in bare
     assert "there are no validation samples to choose a mode on" in bare
