@@ -83,7 +83,8 @@ def labels_of(table: Table) -> Tensor:
 
 
 def evaluate(folder: str | Path, realign: Realign | None = None) -> Row:
-    """Score a run on the common test set and on every client's own test samples, in every mode its method has.
+    """Score a run on the common test set and on every client's own test samples, in every mode its method has; as
+    ``validation`` also on validation samples of the server, if there are any.
 
     Modes: ``deployed`` (what the method itself uses), ``global`` and ``realigned`` (the global head, plain and
     realigned), ``universal`` (a fixed frame), ``adjusted`` and ``universal_adjusted`` (global head and frame, their
@@ -112,7 +113,8 @@ def evaluated(played: Played, realign: Realign | None) -> Row:
         "realign": asdict(rule),
         "rows": counts.sum(0).tolist(),
         "groups": groups_of(counts.sum(0)),
-        "global": _common(played, evaluator, shared, rule),
+        "global": _common(played, evaluator, shared, rule, "global_test"),
+        "validation": _common(played, evaluator, shared, rule, "server_valid"),
         **_local(played, evaluator, shared, rule),
     }
     if shared is not None:
@@ -120,9 +122,9 @@ def evaluated(played: Played, realign: Realign | None) -> Row:
     return found
 
 
-def _common(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
-    """On the common test set."""
-    table: Table | None = getattr(played.federation, "global_test", None)
+def _common(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign, held: str) -> Row:
+    """On rows that the federation holds in common: the test set, or the server's validation samples."""
+    table: Table | None = getattr(played.federation, held, None)
     if table is None:
         return {}
     labels, groups, scored = labels_of(table), groups_of(played.counts.sum(0)), dict[str, Tensor]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -234,16 +235,20 @@ def test_all_modes_are_printed(tmp_path: Path):
         SMALL.replace('kind = "logistic"', 'kind = "mlp"\nhidden = [16]') + '[method]\nkind = "fedloge"\nnorm = 3.0\n'
     )
     out = ("output.folder=" + str(tmp_path / "runs"), "rounds=1")
-    said = " ".join(fedquilt("run", recipe, *out).out.split())
-    assert "global model: " in said
-    for rows in ("clients' validation samples", "clients' test samples"):
-        assert f"on {rows} universal " in said
-    counted = " ".join(fedquilt("run", recipe, *out, "method.send_counts=true", "name=counted").out.split())
-    assert ", universal_adjusted " in counted
-    assert ", adjusted " in counted
+    told = fedquilt("run", recipe, *out).out
+    assert "global model in all modes" in " ".join(told.split())
+    rows = [line.split() for line in told.split("\n")]
+    assert ["mode", "valid", "test"] in rows
+    best = json.loads(next((tmp_path / "runs").glob("*/result.json")).read_text())["best"]
+    for mode in ("universal", "realigned", "plain"):
+        scores = (best[f"global_{split}_accuracy_{mode}"] for split in ("valid", "test"))
+        assert [mode, *(f"{100 * score:.1f}" for score in scores)] in rows
+    assert f"\nglobal model: {best['served']}\n" in told
+    counted = fedquilt("run", recipe, *out, "method.send_counts=true", "name=counted").out
+    assert "\n universal_adjusted " in counted
+    assert "\n adjusted " in counted
     bare = " ".join(fedquilt("run", recipe, *out, "data.valid=0", "name=bare").out.split())
-    assert "global model: universal;" in bare
-    assert "there are no validation samples to choose a mode on" in bare
+    assert "global model: universal; there are no validation samples to choose a mode on" in bare
 
 
 def test_a_client_without_rows_does_not_decide_for_others():
