@@ -140,6 +140,10 @@ Tau = Annotated[float | None, typer.Option(help="How far rows are realigned: 1 w
 Personal = Annotated[
     Literal["readme", "code", "sum"] | None, typer.Option(help="Which personal head; by default the run's, or readme.")
 ]
+PriorTau = Annotated[
+    float | None,
+    typer.Option(help="How far scores are adjusted for the clients' class shares: 1 wholly, 0 not at all."),
+]
 ScaleBias = Annotated[bool | None, typer.Option(help="Whether biases are scaled with their rows.")]
 To = Annotated[Path | None, typer.Option(help="Where files go; by default RUN/modes.")]
 
@@ -150,16 +154,20 @@ def realign(
     tau: Tau = None,
     personal: Personal = None,
     scale_bias: ScaleBias = None,
+    prior_tau: PriorTau = None,
     to: To = None,
     as_json: AsJson = False,
 ) -> None:
     """Realign the heads of a run without training, save the models of all modes, and score them.
 
+    Besides rows of one norm there is the global head whose scores are adjusted for how many samples of each class the
+    clients train on; a real federation's server knows these numbers only if clients send them.
+
     Example: [bold]fedquilt realign runs/digits_lt-1a2b3c4d --kappa 1.7[/bold]
     """
     from fedquilt.analysis.modes import realigned
 
-    given = {"kappa": kappa, "tau": tau, "personal": personal, "scale_bias": scale_bias}
+    given = {"kappa": kappa, "tau": tau, "personal": personal, "scale_bias": scale_bias, "prior_tau": prior_tau}
     found = realigned(folder, _rule(folder, {k: v for k, v in given.items() if v is not None}), to)
     _show(found, to or folder / "modes", as_json)
 
@@ -197,7 +205,7 @@ def predict(
     ],
     model: Model = "global",
     mode: Annotated[
-        Literal["universal", "global", "plain", "personal"] | None,
+        Literal["universal", "global", "plain", "adjusted", "universal_adjusted", "personal"] | None,
         typer.Option(help="Instead of a model of the run, one that 'fedquilt realign' saved."),
     ] = None,
     client: Annotated[str | None, typer.Option(help="Whose model, for the mode personal.")] = None,
@@ -284,7 +292,7 @@ def _rule(folder: Path, given: Row) -> Realign | None:
     from fedquilt.analysis.afterwards import config_in
     from fedquilt.pieces.realign import Realign
 
-    names = ("kappa", "tau", "personal", "scale_bias")
+    names = ("kappa", "tau", "personal", "scale_bias", "prior_tau")
     own = {k: v for k, v in config_in(folder).method.options.items() if k in names}
     return Realign(**{**own, **given})
 

@@ -12,7 +12,7 @@ from fedquilt.results.breakdown import span, told
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, ScoreColumn, names, score_columns
-from fedquilt.show.show import narrow
+from fedquilt.show.show import modes_table, narrow
 from fedquilt.storage.finished import chosen
 from fedquilt.terminal import console, say, show_table
 
@@ -93,8 +93,8 @@ def _scores_of(row: Row, shown: Sequence[ScoreColumn]) -> tuple[str, ...]:
 def _notes(summary: Mapping[str, JSON]) -> None:
     """What should be known of methods and runs."""
     shown = names(summary)
-    for method, line in summary.get("modes", {}).items():
-        say(f"{shown[method]}: {line}")
+    if modes := summary.get("mode_scores"):
+        modes_table({shown[method]: told for method, told in modes.items()})
     _energy({shown[method]: line for method, line in summary.get("energy", {}).items()})
     for method, doubt in summary.get("doubts", {}).items():
         say(f"note: {shown[method]}: {doubt}")
