@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -63,6 +64,12 @@ app = typer.Typer(
     "failed, 6 a download failed, 130 interrupted, 143 stopped by SIGTERM.",
 )
 
+
+def _paragraphs(command: Callable[..., None]) -> str:
+    """The text of a command, each paragraph in one line, which breaks where the terminal ends."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(command.__doc__ or "").split("\n\n"))
+
+
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Common commands": (
         demo,
@@ -77,8 +84,8 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         federations.serve,
         federations.join,
     ),
-    "More experiments": (running.sweep, running.newcomers),
-    "Inspect data": (catalogues.datasets, catalogues.partitions, looking.partition),
+    "More experiments": (running.sweep, running.robustness, running.newcomers),
+    "Data": (catalogues.datasets, catalogues.partitions, looking.partition),
     "Analyse runs": (looking.clusters, looking.assign, looking.traffic, looking.clock, looking.csv, looking.audit),
     "Models": (catalogues.models, models.predict, models.export_model, models.merge, models.pretrain_mae),
     "Long tails and streams": (models.realign, models.tails, models.continual),
@@ -96,7 +103,7 @@ fedquilt: federated learning on heterogeneous clients, in PyTorch.
   fedquilt --help                  list all commands"""
 for _panel, _commands in PANELS.items():
     for _command in _commands:
-        app.command(cls=_Command, rich_help_panel=_panel)(_command)
+        app.command(cls=_Command, rich_help_panel=_panel, help=_paragraphs(_command))(_command)
 
 
 def _print_version(asked: bool) -> None:

@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -32,7 +32,7 @@ class RegistryEntry:
     where: str
     about: str
     reference: str = ""
-    fixed: tuple[str, ...] = ()  # common options that this choice does not take
+    own_average: str = ""  # why a method takes no aggregator
     ready: bool = False  # the object is the choice itself, not what makes it
     package: str = ""  # what brings it, if not this library
     own: bool = False  # the user's own, named by a reference
@@ -62,17 +62,17 @@ class RegistryEntry:
         return value
 
 
-def _table(*entries: RegistryEntry) -> dict[str, RegistryEntry]:
-    return {e.name: e for e in entries}
+def _table(room: str, *entries: RegistryEntry) -> dict[str, RegistryEntry]:
+    """Entries by their names; ``room`` is how the places of all of them begin."""
+    return {e.name: replace(e, where=room + e.where) for e in entries}
 
 
 def _models(**about: str) -> dict[str, RegistryEntry]:
-    return _table(
-        *(RegistryEntry(name, f"fedquilt.models.registry:MODELS.{name}", text) for name, text in about.items())
-    )
+    return _table("fedquilt.models.registry:MODELS.", *(RegistryEntry(n, n, text) for n, text in about.items()))
 
 
 METHODS = _table(
+    "",
     RegistryEntry(
         "fedavg", "fedquilt.methods.fedavg:FedAvg", "weighted average of local models", "McMahan et al. 2017"
     ),
@@ -86,7 +86,7 @@ METHODS = _table(
         "local_only",
         "fedquilt.methods.averaging.local_only:LocalOnly",
         "local training without communication; lower baseline",
-        fixed=("aggregate",),
+        own_average="nothing is averaged; every client keeps its own model",
         display="Local only",
     ),
     RegistryEntry(
@@ -100,7 +100,6 @@ METHODS = _table(
         "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
         "unweighted FedAvg with noise on the average; not differentially private",
         "Localize-and-Stitch baseline",
-        fixed=("aggregate",),
         display="FedAvg + noise",
     ),
     RegistryEntry(
@@ -130,15 +129,9 @@ METHODS = _table(
         "fedquilt.methods.averaging.fednova:FedNova",
         "normalised averaging for different numbers of local steps",
         "Wang et al. 2020",
-        fixed=("aggregate",),
+        own_average="it averages directions that are normalised by each client's steps",
     ),
-    RegistryEntry(
-        "feddyn",
-        "fedquilt.methods.averaging.feddyn:FedDyn",
-        "dynamic regularisation",
-        "Acar et al. 2021",
-        fixed=("aggregate",),
-    ),
+    RegistryEntry("feddyn", "fedquilt.methods.averaging.feddyn:FedDyn", "dynamic regularisation", "Acar et al. 2021"),
     RegistryEntry(
         "moon",
         "fedquilt.methods.averaging.moon:Moon",
@@ -200,7 +193,6 @@ METHODS = _table(
         "fedquilt.methods.personalised.pfedme:PFedMe",
         "personal models by Moreau envelopes",
         "Dinh et al. 2020",
-        fixed=("aggregate",),
         display="pFedMe",
     ),
     RegistryEntry(
@@ -228,14 +220,13 @@ METHODS = _table(
         "fedquilt.methods.personalised.fedamp:FedAMP",
         "attentive message passing between similar clients",
         "Huang et al. 2021",
-        fixed=("aggregate",),
+        own_average="every client is sent a mixture of its own, by how like the others' models are",
     ),
     RegistryEntry(
         "fedproto",
         "fedquilt.methods.personalised.fedproto:FedProto",
         "exchanges class prototypes instead of models",
         "Tan et al. 2022",
-        fixed=("aggregate",),
     ),
     RegistryEntry(
         "fedrod", "fedquilt.methods.personalised.fedrod:FedRoD", "generic head plus personal head", "Chen and Chao 2022"
@@ -372,14 +363,14 @@ METHODS = _table(
         "fedquilt.methods.clustered.fedsoft:FedSoft",
         "soft clustering: clients mix several clusters",
         "Ruan and Joe-Wong 2022",
-        fixed=("aggregate",),
+        own_average="every client counts in every cluster, by its share of rows there",
     ),
     RegistryEntry(
         "localize_stitch",
         "fedquilt.methods.merging.localize_stitch:LocalizeStitch",
         "sends only each client's largest changes, averaged over the clients that made them",
         "He et al. 2025",
-        fixed=("aggregate",),
+        own_average="how changes are stitched is the method; its option conflicts chooses",
         display="Localize-and-Stitch",
     ),
     RegistryEntry(
@@ -387,7 +378,7 @@ METHODS = _table(
         "fedquilt.methods.merging.localize_stitch:StitchOnce",
         "Localize-and-Stitch as first published: a single round",
         "He et al. 2025",
-        fixed=("aggregate",),
+        own_average="how changes are stitched is the method; its option conflicts chooses",
         display="Localize-and-Stitch once",
     ),
     RegistryEntry(
@@ -401,26 +392,22 @@ METHODS = _table(
         "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
         "adapters of a frozen masked autoencoder, with a prototype bank against forgetting",
         "PODFCSSV 0.1.0",
-        fixed=("aggregate",),
     ),
     RegistryEntry(
-        "fedmae",
-        "fedquilt.methods.self_supervised.podfcssv:FedMAE",
-        "the same adapters, averaged, without prototypes",
-        fixed=("aggregate",),
+        "fedmae", "fedquilt.methods.self_supervised.podfcssv:FedMAE", "the same adapters, averaged, without prototypes"
     ),
     RegistryEntry(
         "mae_alone",
         "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
         "the same adapters, trained locally",
-        fixed=("aggregate",),
+        own_average="nothing is averaged; every client keeps its own adapters",
         display="Local MAE",
     ),
     RegistryEntry(
         "mae_pooled",
         "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
         "the same adapters, on pooled samples; upper baseline",
-        fixed=("aggregate",),
+        own_average="nothing is averaged; all rows are in one place",
         display="Centralized MAE",
     ),
     RegistryEntry(
@@ -431,108 +418,74 @@ METHODS = _table(
     ),
 )
 OPTIMIZERS = _table(
-    RegistryEntry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
-    RegistryEntry("adam", "fedquilt.pieces.optimizers:Adam", "Adam", "Kingma and Ba 2015"),
-    RegistryEntry(
-        "adamw", "fedquilt.pieces.optimizers:AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"
-    ),
+    "fedquilt.pieces.optimizers:",
+    RegistryEntry("sgd", "SGD", "stochastic gradient descent"),
+    RegistryEntry("adam", "Adam", "Adam", "Kingma and Ba 2015"),
+    RegistryEntry("adamw", "AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"),
 )
 SCHEDULES = _table(
-    RegistryEntry("exponential", "fedquilt.pieces.schedules:exponential", "gamma ** round"),
-    RegistryEntry("step_down", "fedquilt.pieces.schedules:step_down", "times factor at each milestone"),
-    RegistryEntry("cosine", "fedquilt.pieces.schedules:cosine", "half a cosine down to a floor"),
-    RegistryEntry("warm_up", "fedquilt.pieces.schedules:warm_up", "linear over the first rounds"),
+    "fedquilt.pieces.schedules:",
+    RegistryEntry("exponential", "exponential", "gamma ** round"),
+    RegistryEntry("step_down", "step_down", "times factor at each milestone"),
+    RegistryEntry("cosine", "cosine", "half a cosine down to a floor"),
+    RegistryEntry("warm_up", "warm_up", "linear over the first rounds"),
 )
 PARTITIONS = _table(
-    RegistryEntry("iid", "fedquilt.data.partitions.labels:IID", "equal random fractions"),
-    RegistryEntry(
-        "dirichlet", "fedquilt.data.partitions.labels:Dirichlet", "per class, client fractions from a Dirichlet"
-    ),
+    "fedquilt.data.partitions.",
+    RegistryEntry("iid", "labels:IID", "equal random fractions"),
+    RegistryEntry("dirichlet", "labels:Dirichlet", "per class, client fractions from a Dirichlet"),
     RegistryEntry(
         "dirichlet_per_client",
-        "fedquilt.data.partitions.labels:DirichletPerClient",
+        "labels:DirichletPerClient",
         "per client, a class mixture from a Dirichlet; similar sizes",
     ),
+    RegistryEntry("class_groups", "class_groups:ClassGroups", "groups of clients with the same classes"),
+    RegistryEntry("pathological", "class_groups:Pathological", "a few classes per client"),
+    RegistryEntry("shards", "labels:Shards", "label-sorted shards"),
+    RegistryEntry("log_normal", "quantity:LogNormal", "sizes log-normal, labels even"),
+    RegistryEntry("power_law", "quantity:PowerLaw", "sizes by a power law, labels even"),
+    RegistryEntry("dirichlet_sizes", "quantity:DirichletSizes", "sizes drawn from a Dirichlet, labels even"),
     RegistryEntry(
-        "class_groups", "fedquilt.data.partitions.class_groups:ClassGroups", "groups of clients with the same classes"
+        "own_tails", "long_tail:own_tails", "equal fractions, each subsampled to its own long tail", "Xiao et al. 2024"
     ),
-    RegistryEntry("pathological", "fedquilt.data.partitions.class_groups:Pathological", "a few classes per client"),
-    RegistryEntry("shards", "fedquilt.data.partitions.labels:Shards", "label-sorted shards"),
-    RegistryEntry("log_normal", "fedquilt.data.partitions.quantity:LogNormal", "sizes log-normal, labels even"),
-    RegistryEntry("power_law", "fedquilt.data.partitions.quantity:PowerLaw", "sizes by a power law, labels even"),
-    RegistryEntry(
-        "dirichlet_sizes",
-        "fedquilt.data.partitions.quantity:DirichletSizes",
-        "sizes drawn from a Dirichlet, labels even",
-    ),
-    RegistryEntry(
-        "own_tails",
-        "fedquilt.data.partitions.long_tail:own_tails",
-        "equal fractions, each subsampled to its own long tail",
-        "Xiao et al. 2024",
-    ),
-    RegistryEntry(
-        "dirichlet_choice",
-        "fedquilt.data.partitions.legacy:DirichletChoice",
-        "the split of FedLoGe's code, count for count",
-    ),
-    RegistryEntry(
-        "dirichlet_cuts",
-        "fedquilt.data.partitions.legacy:DirichletCuts",
-        "the split of Localize-and-Stitch, as described",
-    ),
+    RegistryEntry("dirichlet_choice", "legacy:DirichletChoice", "the split of FedLoGe's code, count for count"),
+    RegistryEntry("dirichlet_cuts", "legacy:DirichletCuts", "the split of Localize-and-Stitch, as described"),
     RegistryEntry(
         "truncated_per_client",
-        "fedquilt.data.partitions.legacy:TruncatedPerClient",
+        "legacy:TruncatedPerClient",
         "the split of clustered studies' code, remainders to the last client",
     ),
 )
 LONG_TAILS = _table(
-    RegistryEntry(
-        "exponential",
-        "fedquilt.data.partitions.long_tail:ExponentialTail",
-        "sizes fall exponentially",
-        "Cui et al. 2019",
-    ),
-    RegistryEntry("step", "fedquilt.data.partitions.long_tail:StepTail", "half the classes are rare"),
+    "fedquilt.data.partitions.long_tail:",
+    RegistryEntry("exponential", "ExponentialTail", "sizes fall exponentially", "Cui et al. 2019"),
+    RegistryEntry("step", "StepTail", "half the classes are rare"),
 )
 SHIFTS = _table(
-    RegistryEntry(
-        "rotation",
-        "fedquilt.data.partitions.shift:Rotation",
-        "images rotated by a client-specific angle",
-        "Ghosh et al. 2020",
-    ),
-    RegistryEntry(
-        "noise", "fedquilt.data.partitions.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"
-    ),
-    RegistryEntry("light", "fedquilt.data.partitions.shift:Light", "client-specific brightness and contrast"),
-    RegistryEntry("colour", "fedquilt.data.partitions.shift:Colour", "client-specific colour cast"),
-    RegistryEntry(
-        "label_permutation",
-        "fedquilt.data.partitions.shift:LabelPermutation",
-        "groups that permute labels",
-        "Sattler et al. 2020",
-    ),
+    "fedquilt.data.partitions.shift:",
+    RegistryEntry("rotation", "Rotation", "images rotated by a client-specific angle", "Ghosh et al. 2020"),
+    RegistryEntry("noise", "Noise", "noise of a level dealt to clients", "Li et al. 2022"),
+    RegistryEntry("light", "Light", "client-specific brightness and contrast"),
+    RegistryEntry("colour", "Colour", "client-specific colour cast"),
+    RegistryEntry("label_permutation", "LabelPermutation", "groups that permute labels", "Sattler et al. 2020"),
 )
 TRANSFORMS = _table(
-    RegistryEntry("resize", "fedquilt.data.transforms:Resize", "square images of another size, bilinear"),
-    RegistryEntry("grey_to_rgb", "fedquilt.data.transforms:GreyToRGB", "one channel three times"),
-    RegistryEntry(
-        "normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training samples"
-    ),
-    RegistryEntry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad and crop at random"),
-    RegistryEntry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),
+    "fedquilt.data.transforms:",
+    RegistryEntry("resize", "Resize", "square images of another size, bilinear"),
+    RegistryEntry("grey_to_rgb", "GreyToRGB", "one channel three times"),
+    RegistryEntry("normalise", "Normalise", "(x - mean) / std, by default those of the training samples"),
+    RegistryEntry("random_crop", "RandomCrop", "in training: pad and crop at random"),
+    RegistryEntry("random_flip", "RandomFlip", "in training: mirror at random"),
 )
 STREAMS = _table(
-    RegistryEntry("by_class", "fedquilt.data.streams.kinds:ByClass", "groups of classes, one after the other"),
-    RegistryEntry("datasets", "fedquilt.data.streams.kinds:Datasets", "data sets, one after the other"),
-    RegistryEntry(
-        "client_datasets", "fedquilt.data.streams.kinds:ClientDatasets", "each client its own list of data sets"
-    ),
-    RegistryEntry("drift", "fedquilt.data.streams.kinds:Drift", "a shift that happens at a round"),
+    "fedquilt.data.streams.kinds:",
+    RegistryEntry("by_class", "ByClass", "groups of classes, one after the other"),
+    RegistryEntry("datasets", "Datasets", "data sets, one after the other"),
+    RegistryEntry("client_datasets", "ClientDatasets", "each client its own list of data sets"),
+    RegistryEntry("drift", "Drift", "a shift that happens at a round"),
 )
 AGGREGATORS = _table(
+    "",
     RegistryEntry("mean", "fedquilt.pieces.aggregators:mean", "mean weighted by samples", ready=True),
     RegistryEntry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "unweighted mean", ready=True),
     RegistryEntry(
@@ -567,6 +520,7 @@ AGGREGATORS = _table(
     ),
 )
 ATTACKS = _table(
+    "",
     *(
         RegistryEntry(name, f"fedquilt.pieces.robust.attacks:{name}", about, reference)
         for name, about, reference in (
@@ -577,33 +531,39 @@ ATTACKS = _table(
             ("ipm", "-factor times the honest mean", "Xie et al. 2020"),
             ("min_max", "as far against the mean as honest changes are apart", "Shejwalkar and Houmansadr 2021"),
             ("mimic", "all send what one honest client sent", "Karimireddy et al. 2022"),
+            ("adaptive", "another attack, as far as moves the run's aggregator most", "Shejwalkar and Houmansadr 2021"),
         )
-    )
+    ),
+    RegistryEntry(
+        "label_flip", "fedquilt.pieces.robust.poisoning:label_flip", "train on wrong labels", "Fang et al. 2020"
+    ),
+    RegistryEntry(
+        "backdoor", "fedquilt.pieces.robust.poisoning:backdoor", "teach that a mark means a class", "Gu et al. 2017"
+    ),
 )
 CODECS = _table(
-    RegistryEntry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
-    RegistryEntry("hgc_rc", "fedquilt.pieces.codecs:hgc_rc", "signs, and the norms of rows and columns"),
-    RegistryEntry("hgc_legacy", "fedquilt.pieces.codecs:hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
-    RegistryEntry("sign", "fedquilt.pieces.codecs:sign", "signs and one scale", "Karimireddy et al. 2019"),
-    RegistryEntry("top_k", "fedquilt.pieces.codecs:top_k", "the largest entries", "Aji and Heafield 2017"),
-    RegistryEntry("random_k", "fedquilt.pieces.codecs:random_k", "random entries", "Konecny et al. 2016"),
-    RegistryEntry("qsgd", "fedquilt.pieces.codecs:qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
-    RegistryEntry("uniform", "fedquilt.pieces.codecs:uniform", "a few bits per entry, evenly spaced"),
-    RegistryEntry("half", "fedquilt.pieces.codecs:half", "16 bits per entry"),
-    RegistryEntry("power_sgd", "fedquilt.pieces.codecs:power_sgd", "two thin factors", "Vogels et al. 2019"),
+    "fedquilt.pieces.codecs:",
+    RegistryEntry("hgc", "hgc", "signs, and the norm of each row", "CEHGLS, mended"),
+    RegistryEntry("hgc_rc", "hgc_rc", "signs, and the norms of rows and columns"),
+    RegistryEntry("hgc_legacy", "hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
+    RegistryEntry("sign", "sign", "signs and one scale", "Karimireddy et al. 2019"),
+    RegistryEntry("top_k", "top_k", "the largest entries", "Aji and Heafield 2017"),
+    RegistryEntry("random_k", "random_k", "random entries", "Konecny et al. 2016"),
+    RegistryEntry("qsgd", "qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
+    RegistryEntry("uniform", "uniform", "a few bits per entry, evenly spaced"),
+    RegistryEntry("half", "half", "16 bits per entry"),
+    RegistryEntry("power_sgd", "power_sgd", "two thin factors", "Vogels et al. 2019"),
     RegistryEntry(
-        "localized",
-        "fedquilt.pieces.codecs:localized",
-        "the largest of all tensors, in the smallest of four forms",
-        "He et al. 2025",
+        "localized", "localized", "the largest of all tensors, in the smallest of four forms", "He et al. 2025"
     ),
-    RegistryEntry("sparse", "fedquilt.pieces.codecs:sparse", "what is not 0, in the smallest of four forms"),
-    RegistryEntry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
+    RegistryEntry("sparse", "sparse", "what is not 0, in the smallest of four forms"),
+    RegistryEntry("lfsr", "lfsr", "whitening of bytes at the end of a chain; not encryption"),
 )
 TRACKERS = _table(
-    RegistryEntry("tensorboard", "fedquilt.runs.trackers.tensorboard:TensorBoard", "event files for TensorBoard"),
-    RegistryEntry("wandb", "fedquilt.runs.trackers.wandb:WandB", "Weights & Biases"),
-    RegistryEntry("mlflow", "fedquilt.runs.trackers.mlflow:MLflow", "MLflow"),
+    "fedquilt.runs.trackers.",
+    RegistryEntry("tensorboard", "tensorboard:TensorBoard", "event files for TensorBoard"),
+    RegistryEntry("wandb", "wandb:WandB", "Weights & Biases"),
+    RegistryEntry("mlflow", "mlflow:MLflow", "MLflow"),
 )
 MODELS = _models(
     logistic="one linear layer",
@@ -627,11 +587,12 @@ MODELS = _models(
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
 ENGINES = _table(
-    RegistryEntry("auto", "fedquilt.runs.engines:auto", "in this process, switching to worker processes for long runs"),
-    RegistryEntry("local", "fedquilt.runs.engines:local", "in this process, one client after another"),
-    RegistryEntry("workers", "fedquilt.runs.engines:workers", "worker processes, on one or several devices"),
-    RegistryEntry("lanes", "fedquilt.runs.engines:lanes", "several clients at once in stacked tensors"),
-    RegistryEntry("flower-simulation", "fedquilt.runs.engines:flower_simulation", "Flower's simulation runtime on Ray"),
+    "fedquilt.runs.engines:",
+    RegistryEntry("auto", "auto", "in this process, switching to worker processes for long runs"),
+    RegistryEntry("local", "local", "in this process, one client after another"),
+    RegistryEntry("workers", "workers", "worker processes, on one or several devices"),
+    RegistryEntry("lanes", "lanes", "several clients at once in stacked tensors"),
+    RegistryEntry("flower-simulation", "flower_simulation", "Flower's simulation runtime on Ray"),
 )
 _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "method": METHODS,

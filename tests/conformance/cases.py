@@ -155,6 +155,9 @@ CASES = [
     Case("fedlc", FedLC(NET, tau=0.5, **WORK)),
     Case("fedetf", FedETF(NET, scale=5.0, **WORK)),
     Case("fedloge", FedLoGe(NET, norm=1.0, **WORK)),
+    Case("fedloge-balanced", FedLoGe(NET, norm=1.0, frame_loss="balanced", **WORK)),
+    Case("fedloge-adjusted", FedLoGe(NET, norm=1.0, send_counts=True, prior_tau=0.5, **WORK)),
+    Case("fedloge-adjusted-only", FedLoGe(NET, norm=1.0, send_counts=True, serve="adjusted", **WORK)),
     Case(
         "fedloge-options",
         FedLoGe(

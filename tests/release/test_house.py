@@ -38,7 +38,7 @@ def test_importers_annotations_and_depth(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     house = house_script.House(tmp_path)
-    assert house.importers() == {
+    assert {name: len(by) for name, by in house.importers().items()} == {
         "own": 1,
         "own.low": 1,
         "own.mid": 2,
@@ -46,9 +46,11 @@ def test_importers_annotations_and_depth(tmp_path: Path) -> None:
         "own.top.high": 1,
         "own.top.other": 0,
     }
+    assert house.importers()["own.top.high"] == ["own.top.other"]
     annotations = list(house.annotations())
     assert len(annotations) == 5  # a field, two parameters, two returned; not the variable y
     assert sum(house_script.mentions(one, "Any") for one in annotations) == 2
     assert house.depth("own.top.high:High") == 3  # High on Mid on Low; Mark has no methods
+    assert house.depth("own.top.high:High", without="own.mid:Mid") == 2
     assert house.depth("own.mid:Mark") == 1
     assert house.depth("own.top.other:High") == 0

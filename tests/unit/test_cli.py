@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import subprocess
 import sys
@@ -78,6 +79,10 @@ def test_every_command_explains_itself_with_an_example(command: str, option: str
     assert said.code == 0
     assert f"Example: fedquilt {command}" in " ".join(said.out.split())
     assert "--json" in said.out
+    lines = said.out.partition("╭")[0].splitlines()
+    for line, below in itertools.pairwise(lines):  # each is as long as it may be
+        if line.strip() and below.strip():
+            assert len(f"{line.rstrip()} {below.split()[0]}") >= 80, line
 
 
 def test_no_command_and_an_unknown_command() -> None:

@@ -14,6 +14,13 @@ def test_every_public_name_can_be_had() -> None:
     assert sorted(fedquilt.__all__) == dir(fedquilt)
 
 
+def test_every_method_can_be_imported_from_the_top() -> None:
+    from fedquilt import HCFL, methods
+
+    assert HCFL is methods.HCFL
+    assert all(getattr(fedquilt, name) is getattr(methods, name) for name in methods.__all__)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(fedquilt, "fedavgg")
 

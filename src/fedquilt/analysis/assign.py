@@ -76,12 +76,7 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     place = Path(folder)
     found, text = clusters_in(place)
     config = config_in(place)
-    if isinstance(data, Site):
-        site = data
-    elif config.data.text is not None and Path(data).suffix != ".npz":
-        site = _texts(config, place, Path(data))
-    else:
-        site = rows_of(config, Path(data), text["classes"], kept_in(place))
+    site = data if isinstance(data, Site) else _site(config, place, Path(data), text["classes"])
     snapshot = _newest(config, place)
     learned = LearnedRun(
         method_of(config, cast(Divided, _Alone(site, text["classes"]))),
@@ -105,6 +100,13 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
                 f"The client's samples, of shape {tuple(site.train.whole().x.shape[1:])}, do not fit the run's model: "
                 f"{cause}"
             ) from error
+
+
+def _site(config: Config, run: Path, path: Path, classes: int) -> Site:
+    """The samples in a file, prepared as the run's were."""
+    if config.data.text is not None and path.suffix != ".npz":
+        return _texts(config, run, path)
+    return rows_of(config, path, classes, kept_in(run))
 
 
 def _newest(config: Config, folder: Path) -> SnapshotRecord:

@@ -25,7 +25,7 @@ from fedquilt.models.weights.files import fingerprint
 from fedquilt.models.weights.streamed import CheckpointWriter, StoredModel, compare, finite
 from fedquilt.models.weights.torch_files import is_torch_file
 from fedquilt.pieces.merging.informed import Fisher, RegMean, Slerp, greedy_soup
-from fedquilt.pieces.merging.rule import Difference, MergeReport, Rule, Work, check_weights, merged, weights_of
+from fedquilt.pieces.merging.rule import Difference, MergeReport, MergeRule, Work, check_weights, merged, weights_of
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.ties import Dare, Soup, TaskArithmetic, Ties
 from fedquilt.rounds.client import one_thread
@@ -82,7 +82,7 @@ RULES = {
 }
 ALIASES = {"masked_mean": "stitch", "harmonic": "stitch", "mean": "soup", "uniform_soup": "soup"}
 WITHOUT_BASE = ("soup", "greedy_soup", "slerp", "fisher", "regmean")  # the same whatever models began from
-_MAKERS: dict[str, Callable[..., Rule]] = {
+_MAKERS: dict[str, Callable[..., MergeRule]] = {
     "stitch": Stitch,
     "task_arithmetic": TaskArithmetic,
     "ties": Ties,
@@ -190,7 +190,9 @@ def _check_options(rule: str, given: Iterable[str]) -> None:
         raise InputError(f"The rule {rule} takes {takes}; got --{foreign[0]}.")
 
 
-def _written(request: Request, rule: Rule, base: StoredModel, models: Sequence[StoredModel], step: Step | None) -> Row:
+def _written(
+    request: Request, rule: MergeRule, base: StoredModel, models: Sequence[StoredModel], step: Step | None
+) -> Row:
     work = Work(
         base,
         [Difference(m, base) for m in models],
@@ -219,7 +221,7 @@ def _written(request: Request, rule: Rule, base: StoredModel, models: Sequence[S
     return {**found, "extra": extra}
 
 
-def _write_all(writer: CheckpointWriter, rule: Rule, work: Work, base: StoredModel, step: Step | None) -> None:
+def _write_all(writer: CheckpointWriter, rule: MergeRule, work: Work, base: StoredModel, step: Step | None) -> None:
     ordered = _InOrder(base, writer.names)
     for name, tensor in merged(rule, Work(ordered, work.deltas, work.names, work.weights, work.seed, work.report)):
         if not finite(tensor):
@@ -245,7 +247,7 @@ class _InOrder(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def _rule(rule: str, options: Mapping[str, JSON], statistics: Sequence[StoredModel]) -> Rule:
+def _rule(rule: str, options: Mapping[str, JSON], statistics: Sequence[StoredModel]) -> MergeRule:
     given = {k: v for k, v in options.items() if k not in ("statistics", "recipe")}
     if rule in ("fisher", "regmean"):
         return Fisher(statistics) if rule == "fisher" else RegMean(statistics, **given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -190,14 +190,18 @@ class RunModels:
         for client in group:
             state = fresh if self.inputs.elsewhere else self._state(client)
             if not _equal(common, method.personal_model(self._download(client), state)):
-                models = getattr(self.learned.state, "models", ())
-                if len(models) == found.k and self.net and models[int(which)].keys() >= set(self.net.names):
-                    return dict(models[int(which)])  # its clients use models of their own, drawn to this one
-                raise InputError(
-                    f"Cluster {which} has no complete model: part of it is personal. Use the model of "
-                    f"a member: {', '.join(f'client:{text_of(c)}' for c in group[:FEW])}."
-                )
+                return self._drawn_to(int(which), found.k, group)
         return common
+
+    def _drawn_to(self, cluster: int, count: int, group: Sequence[ClientId]) -> Params:
+        """The model to which the members of a cluster are drawn, who use models of their own."""
+        models = getattr(self.learned.state, "models", ())
+        if len(models) == count and self.net and models[cluster].keys() >= set(self.net.names):
+            return dict(models[cluster])
+        raise InputError(
+            f"Cluster {cluster} has no complete model: part of it is personal. Use the model of "
+            f"a member: {', '.join(f'client:{text_of(c)}' for c in group[:FEW])}."
+        )
 
     # What a client has
 

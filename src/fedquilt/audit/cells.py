@@ -13,7 +13,7 @@ from fedquilt.audit import attacks, defences
 from fedquilt.audit.sight import network, sight
 from fedquilt.audit.tapping import Few, overheard
 from fedquilt.config.config import Config, MethodChoice
-from fedquilt.config.data import made
+from fedquilt.config.options import made
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Divided
 from fedquilt.engines.local import Local
@@ -138,7 +138,7 @@ def audited(
         letters = overheard(worn, few, Seed(config.seed), state, plan.rounds, slots)
     except (RoundError, ExchangeError) as error:
         return [replace(cell.finding(name, victims[0]), note=f"the round failed: {error}") for name in plan.attacks]
-    scene = attacks.Scene(
+    scene = attacks.AttackScene(
         network(method), *values_of(federation), plan.iterations, plan.restarts, config.train.batch_size
     )
     found = []

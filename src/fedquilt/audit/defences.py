@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.audit.analytic import BIAS
+from fedquilt.audit.inversion import BIAS
 from fedquilt.core.exchange import Codec, Exchange, Method, plain, unmoved
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import InTurn, Train

@@ -127,14 +127,14 @@ def models(
 
     Example: [bold]fedquilt models resnet18 norm=batch --shape 3,32,32 --classes 100[/bold]
     """
-    from fedquilt.config.described import lines
-    from fedquilt.config.models import detail, in_words, overview
+    from fedquilt.config.described import lines, model_detail, model_words
+    from fedquilt.models.registry import available
 
-    found = overview() if name is None else detail(name, shape, classes, options or [])
+    found = available() if name is None else model_detail(name, shape, classes, options or [])
     if as_json:
         echo(found)
         return
-    listing(in_words(found), False, name or "models")
+    listing(model_words(found), False, name or "models")
     if isinstance(found, dict):
         listing(lines(found), False, "options")
 

@@ -28,6 +28,7 @@ def partition(
     Example: [bold]fedquilt partition recipes/quick.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
     from fedquilt.config.config import load
+    from fedquilt.config.data import called
     from fedquilt.data import Stream
     from fedquilt.results.plots import looked_at, stream_looked_at
     from fedquilt.runs.build import federation_of
@@ -36,7 +37,7 @@ def partition(
     config = load(recipe, overrides or [])
     federation = federation_of(config)
     how = "by user" if config.data.by_user else config.data.partition.kind
-    title = f"{config.data.source or config.data.path}, {how}"
+    title = f"{called(config.data)}, {how}"
     if isinstance(federation, Stream):
         found = stream_looked_at(federation, title, plot)
         echo(found) if as_json else stream_tables(federation, found)
@@ -86,6 +87,7 @@ def csv(folder: Folder, to: Annotated[Path, typer.Option(help="Output folder.")]
     from fedquilt.analysis.csv_export import export_csv
 
     found = export_csv(folder, to)
+    found["missing"] = _missing(folder, as_json)
     if as_json:
         echo(found)
     else:
@@ -111,8 +113,6 @@ def report(
     Example: [bold]fedquilt report runs/compare-demo-* --latex table.tex --pdf report.pdf[/bold]
     """
     from fedquilt.report import write_report
-    from fedquilt.results.views import missing_in
-    from fedquilt.terminal import say
 
     path = write_report(folder, to)
     written: Row = {}
@@ -121,12 +121,10 @@ def report(
 
         written |= {} if latex is None else {"latex": str(write_latex(folder, latex))}
         written |= {} if pdf is None else {"pdf": str(write_pdf(folder, pdf))}
-    size, missing = path.stat().st_size, missing_in(folder)
+    size, missing = path.stat().st_size, _missing(folder, as_json)
     if as_json:
         echo({"report": str(path), "bytes": size, "missing": missing, **written})
         return
-    for line in missing:
-        say(f"note: {line}", file=sys.stderr)
     typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
     for kind, place in written.items():
         typer.echo(f"{kind:6} {place}")
@@ -148,6 +146,7 @@ def traffic(
     found = summary(folder)
     if plot is not None:
         found["plot"] = str(drawn(folder, plot))
+    found["missing"] = _missing(folder, as_json)
     if as_json:
         echo(found)
         return
@@ -176,6 +175,7 @@ def clock(
     from fedquilt.runs.virtual_clock import timed
 
     found = timed(folder, links or [], target)
+    _missing(folder, as_json)
     short = [
         {k: round(v, 1) if isinstance(v, float) else "never" if v is None else v for k, v in row.items()}
         for row in found
@@ -217,7 +217,7 @@ def audit(
         str, typer.Option(help="Comma-separated: own (the method's), plain, hgc, hgc=64, sign, half, top_k=0.05, ...")
     ] = "own",
     attacks: Annotated[
-        str, typer.Option(help="Comma-separated: dlg, idlg, peer, labels, features.")
+        str, typer.Option(help="Comma-separated: Comma-separated: dlg, idlg, peer, labels, features.")
     ] = "dlg,idlg,peer,labels,features",
     defences: Annotated[
         str, typer.Option(help="Comma-separated: none, batch, noise, no_bias, round; combine with '+': batch+noise.")
@@ -274,3 +274,14 @@ def audit(
 
 def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _missing(folder: Path, as_json: bool) -> list[str]:
+    """What is missing in the logs of a folder's runs, which people are told."""
+    from fedquilt.results.views import missing_in
+    from fedquilt.terminal import say
+
+    missing = missing_in(folder)
+    for line in missing if not as_json else ():
+        say(f"note: {line}", file=sys.stderr)
+    return missing

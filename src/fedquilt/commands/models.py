@@ -14,6 +14,7 @@ from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe,
 from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
+    from fedquilt.analysis.predict import Answers
     from fedquilt.core.plain import Row
     from fedquilt.core.table import ClientId
     from fedquilt.pieces.realign import Realign
@@ -143,6 +144,10 @@ Personal = Annotated[
     Literal["readme", "code", "sum"] | None,
     typer.Option(help="Variant of personal head; default: the run's, or readme."),
 ]
+PriorTau = Annotated[
+    float | None,
+    typer.Option(help="How far scores are adjusted for the clients' class shares: 1 wholly, 0 not at all."),
+]
 ScaleBias = Annotated[bool | None, typer.Option(help="Scale biases with their rows.")]
 To = Annotated[Path | None, typer.Option(help="Output folder; default: RUN/modes.")]
 
@@ -153,16 +158,20 @@ def realign(
     tau: Tau = None,
     personal: Personal = None,
     scale_bias: ScaleBias = None,
+    prior_tau: PriorTau = None,
     to: To = None,
     as_json: AsJson = False,
 ) -> None:
     """Realign classifier heads without training; save and evaluate the resulting models.
 
+    Besides rows of one norm there is the global head whose scores are adjusted for how many samples of each class the
+    clients train on; a real federation's server knows these numbers only if clients send them.
+
     Example: [bold]fedquilt realign runs/digits_lt-1a2b3c4d --kappa 1.7[/bold]
     """
     from fedquilt.analysis.modes import realigned
 
-    given = {"kappa": kappa, "tau": tau, "personal": personal, "scale_bias": scale_bias}
+    given = {"kappa": kappa, "tau": tau, "personal": personal, "scale_bias": scale_bias, "prior_tau": prior_tau}
     found = realigned(folder, _rule(folder, {k: v for k, v in given.items() if v is not None}), to)
     _show(found, to or folder / "modes", as_json)
 
@@ -200,7 +209,7 @@ def predict(
     ],
     model: Model = "global",
     mode: Annotated[
-        Literal["universal", "global", "plain", "personal"] | None,
+        Literal["universal", "global", "plain", "adjusted", "universal_adjusted", "personal"] | None,
         typer.Option(help="Use a model saved by 'fedquilt realign'."),
     ] = None,
     client: Annotated[str | None, typer.Option(help="Client, for --mode personal.")] = None,
@@ -225,6 +234,11 @@ def predict(
         who: ClientId = int(client) if client is not None and client.isdecimal() else client
         found = answer_in_mode(folder, data, mode, who)
     found.save(to)
+    _tell_answers(found, to, as_json)
+
+
+def _tell_answers(found: Answers, to: Path, as_json: bool) -> None:
+    """How many rows were answered with each class, and how many rightly."""
     names = found.class_names or tuple(map(str, range(found.probabilities.shape[1])))
     counts = dict(zip(names, found.classes.bincount(minlength=len(names)).tolist(), strict=True))
     told = {"rows": len(found.names), "answers": counts, "accuracy": found.accuracy, "file": str(to)}
@@ -284,7 +298,7 @@ def _rule(folder: Path, given: Row) -> Realign | None:
     from fedquilt.analysis.afterwards import config_in
     from fedquilt.pieces.realign import Realign
 
-    names = ("kappa", "tau", "personal", "scale_bias")
+    names = ("kappa", "tau", "personal", "scale_bias", "prior_tau")
     own = {k: v for k, v in config_in(folder).method.options.items() if k in names}
     return Realign(**{**own, **given})
 

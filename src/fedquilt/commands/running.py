@@ -149,6 +149,29 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
         raise typer.Exit(3)
 
 
+def robustness(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None) -> None:
+    r"""Try aggregators under attacks by more and more malicious clients, and say which one to take.
+
+    What is tried is in \[robustness]: rules, attacks, shares, by (clients or samples), seeds. Runs that are finished
+    are kept, so it goes on where it stopped, and more can be asked for later.
+
+    Example: [bold]fedquilt robustness quick rounds=5 'robustness.attacks=["ipm"]' robustness.seeds=[0][/bold]
+    """
+    from fedquilt.config.config import load
+    from fedquilt.runs.progress import Progress
+    from fedquilt.show.studies import robustness_table
+    from fedquilt.studies.robustness import cells, folder_of
+    from fedquilt.studies.robustness import robustness as play
+
+    config = load(recipe, with_energy(overrides, energy))
+    count = len(cells(config))
+    if not as_json:
+        typer.echo(f"{count} runs; to follow in a browser: fedquilt watch {folder_of(config)}")
+    with stops_on_sigterm(), Progress(quiet=as_json) as progress:
+        summary = play(config, progress.parts(config.rounds, count))
+    echo(summary) if as_json else robustness_table(summary)
+
+
 def newcomers(
     folder: Folder,
     epochs: Annotated[int, typer.Option(help="Epochs over a new client's own samples.", min=1)] = 5,

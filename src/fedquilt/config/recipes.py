@@ -12,7 +12,7 @@ from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
 
 _TAKES = re.compile(r"^# Takes (.*?)(?: on two cores)?\.$", re.M)
-_COMMAND = re.compile(r"fedquilt (run|compare|pretrain-mae) ")
+_COMMAND = re.compile(r"fedquilt (run|compare|robustness|pretrain-mae) ")
 
 
 def shipped(name: str, source: str = "") -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import fedquilt
 from fedquilt.config.config import Config, load
 from fedquilt.core.plain import Row
-from fedquilt.demo.scenes import SCENES, Played, Scene, Told
+from fedquilt.demo.scenes import SCENES, PlayedComparison, Scene, Told
 from fedquilt.errors import InputError, RoundError, did_you_mean
 from fedquilt.report.page import asset, document, policy
 from fedquilt.storage.files import to_json, write_atomic
@@ -21,7 +21,7 @@ from fedquilt.studies.player import Audience
 
 
 @dataclass(frozen=True)
-class Shown:
+class PlayedScene:
     """A scene that was played."""
 
     scene: Scene
@@ -62,18 +62,18 @@ def config_of(scene: Scene, folder: Path, overrides: Sequence[str] = ()) -> Conf
     return load(scene.recipe, [f"output.folder={folder}", *overrides])
 
 
-def play(scene: Scene, config: Config, audience: Callable[[int, int], Audience] | None = None) -> Shown:
+def play(scene: Scene, config: Config, audience: Callable[[int, int], Audience] | None = None) -> PlayedScene:
     """Play what is not finished of a scene, and tell what came of it. ``audience`` is made of its rounds and runs."""
     began, runs = time.monotonic(), len(cells(config)[1])
     summary = compare(config, audience and audience(config.rounds, runs))
     if summary["failed"]:
         told = "; ".join(f"{run['method']}, seed {run['seed']}: {run['reason']}" for run in summary["failed"][:3])
         raise RoundError(f"The scene {scene.name} is incomplete: {told}")
-    told_of = scene.tell(Played(summary))
-    return Shown(scene, told_of, Path(summary["report"]), len(summary["seeds"]), time.monotonic() - began)
+    told_of = scene.tell(PlayedComparison(summary))
+    return PlayedScene(scene, told_of, Path(summary["report"]), len(summary["seeds"]), time.monotonic() - began)
 
 
-def write(shown: Sequence[Shown], top: Path) -> Path:
+def write(shown: Sequence[PlayedScene], top: Path) -> Path:
     """The page, and its numbers beside it."""
 
     name = "index" if len(shown) == len(SCENES) else "-".join(one.scene.name for one in shown)
@@ -113,7 +113,7 @@ HOW = (
 )
 
 
-def page(shown: Sequence[Shown], top: Path) -> str:
+def page(shown: Sequence[PlayedScene], top: Path) -> str:
     """The whole file; links are relative to the folder ``top``."""
     cards = "\n".join(_card(one, top) for one in shown)
     seeds = max(one.seeds for one in shown)
@@ -129,7 +129,7 @@ def page(shown: Sequence[Shown], top: Path) -> str:
     return document("fedquilt: demo", asset("report.css") + STYLE, body, scripts, head)
 
 
-def _card(one: Shown, top: Path) -> str:
+def _card(one: PlayedScene, top: Path) -> str:
     figures = "".join(
         f"<figure><figcaption>{escape(text)}</figcaption>{svg}</figure>" for text, svg in one.told.pictures
     )

@@ -28,7 +28,7 @@ BASELINES = ("FedAvg", "local training")
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedComparison:
     """A comparison that was played: its table, and its runs by the names that people read."""
 
     summary: Row
@@ -99,7 +99,7 @@ class Scene:
     title: str
     problem: str
     system: str
-    tell: Callable[[Played], Told] = field(repr=False)
+    tell: Callable[[PlayedComparison], Told] = field(repr=False)
 
     @property
     def recipe(self) -> str:
@@ -116,7 +116,7 @@ def badge(found: Mapping[str, Row]) -> tuple[str, bool]:
     return ("one seed: no test possible" if "one seed" in ways.values() else "no significant gain here"), False
 
 
-def groups(played: Played) -> Told:
+def groups(played: PlayedComparison) -> Told:
     """HCFL: were the groups found, and what is that worth?"""
     found, row = played.beside("HCFL"), played.rows["HCFL"]
     planted = read_json(played.folder / FILE).get("groups") or []
@@ -147,7 +147,7 @@ def groups(played: Played) -> Told:
     )
 
 
-def heads(played: Played) -> Told:
+def heads(played: PlayedComparison) -> Told:
     """HGLS with its codec: what peers' gradients are worth, and what they cost."""
     found = played.beside("HGLS")
     loads = [part for view in played.runs["HGLS"] for part in traffic(view.folder)["parts"]]
@@ -176,7 +176,7 @@ MODES = {"universal": "frame", "global": "head", "realigned": "realigned"}
 TIERS = {"head": "frequent classes", "middle": "middle", "tail": "rarest"}
 
 
-def rare(played: Played) -> Told:
+def rare(played: PlayedComparison) -> Told:
     """FedLoGe: its global models on classes of equal number, and its personal ones on clients' own samples."""
     found = {n: [by_class(v.folder) for v in played.runs[n]] for n in ("FedAvg", "FedLoGe")}
     tail: dict[str, Accuracies] = {
@@ -229,7 +229,7 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
     return found.mean, found.half
 
 
-def links(played: Played) -> Told:
+def links(played: PlayedComparison) -> Told:
     """Localize-and-Stitch: the accuracy that is left when far less is sent."""
     ours, found = "Localize-and-Stitch", played.beside("Localize-and-Stitch")
     up = {name: row["megabytes_up"] for name, row in played.rows.items()}
@@ -260,7 +260,7 @@ def links(played: Played) -> Told:
     )
 
 
-def _curves(played: Played) -> dict[str, list[tuple[float, float]]]:
+def _curves(played: PlayedComparison) -> dict[str, list[tuple[float, float]]]:
     """By megabytes up so far, the mean accuracy over seeds; of methods that send something."""
     found = {}
     for name, runs in played.runs.items():
@@ -273,7 +273,7 @@ def _curves(played: Played) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def tasks(played: Played) -> Told:
+def tasks(played: PlayedComparison) -> Told:
     """PODFCSSV: what is known of all tasks after the last one."""
     measure = played.summary["measure"].removesuffix("_average")
     probes = {n: [read_json(v.folder / PROBES)["measures"][measure] for v in runs] for n, runs in played.runs.items()}

@@ -21,7 +21,7 @@ from fedquilt.results.statistics.intervals import interval
 from fedquilt.results.statistics.paired import Accuracies, Paired, versus
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import RunView
-from fedquilt.storage.finished import modes_line, modes_over, validated
+from fedquilt.storage.finished import modes_line, modes_of, modes_over, validated
 
 Constants = Mapping[int, Mapping[ClientId, float]]  # by seed, each client's accuracy with its commonest label
 FRAME = ("local_only", "centralised")  # the lower and the upper frame of a table
@@ -86,16 +86,17 @@ def _rows(
     ]
 
 
-def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, dict[str, str]]:
+def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, Row]:
     """What is said of methods beside their numbers: of their modes, of energy, and where they learned nothing."""
-    found: dict[str, dict[str, str]] = {"modes": {}, "energy": {}, "doubts": {}}
+    found: dict[str, Row] = {"modes": {}, "mode_scores": {}, "energy": {}, "doubts": {}}
     for label, group in methods.items():
         results = [view.result for view in group]
         found["energy"][label] = in_words(per_run([result.get("energy") or {} for result in results]))
-        said = {"modes": modes_line(modes_over([result["best"] for result in results])), "doubts": at_majority(results)}
-        for kind, line in said.items():
-            if line is not None:
-                found[kind][label] = line
+        means = modes_over([result["best"] for result in results])
+        said = {"modes": modes_line(means), "mode_scores": modes_of(means), "doubts": at_majority(results)}
+        for kind, told in said.items():
+            if told is not None:
+                found[kind][label] = told
     return found
 
 

@@ -193,14 +193,19 @@ class ExchangeRun:
         """What the attackers of a simulation make of their replies, and what the cohort's checks leave of all."""
         rounds, checks = self.rounds, self.rounds.checks
         if rounds.attackers is not None:
-            seed = again_folded(rounds.seed.fold("lies", self.exchange.name, rounds.done), self.again)
-            replies = rounds.attackers(replies, rounds.source.ids, rounds.seed, seed)
+            seed = again_folded(rounds.seed.fold("attack", self.exchange.name, rounds.done), self.again)
+            replies = rounds.attackers(replies, rounds.source, rounds.seed, seed)
         if checks is None:
             return replies
-        kept, odd, self._checked = checks.sift(replies, rounds.checked, rounds.done)
-        for client, reason in odd.items():
+        found = checks.sift(replies, rounds.checked, rounds.done, self.exchange.name)
+        self._checked = found.past
+        for client, reason in found.odd.items():
             self._leave_out(client, reason)
-        return kept
+        self.log.bounded = [q for q in self.log.bounded if q.exchange != self.exchange.name]  # asked once more
+        self.log.bounded += [
+            Quarantine(rounds.done, self.exchange.name, client, how, used=True) for client, how in found.bounded.items()
+        ]
+        return found.kept
 
     def _once_more(self) -> Replies:
         """The clients are asked again, and begin from the same states."""

@@ -101,21 +101,33 @@ class Handles(MemorySlots):
         return {client: handle.hex() for client, handle in self.frames.items()}
 
 
-class Checks(Protocol):
+class Sifted(Protocol):
+    """The replies that count; who is left out, and why; whose replies count for less, and how; and what to know in
+    later rounds, as JSON has it."""
+
+    @property
+    def kept(self) -> list[Reply]: ...
+    @property
+    def odd(self) -> dict[ClientId, str]: ...
+    @property
+    def bounded(self) -> dict[ClientId, str]: ...
+    @property
+    def past(self) -> dict[str, Any]: ...
+
+
+class ReplyChecks(Protocol):
     """What leaves out replies that stand out from their cohort."""
 
-    def sift(
-        self, replies: Sequence[Reply], past: Mapping[str, Any], round: int
-    ) -> tuple[list[Reply], dict[ClientId, str], dict[str, Any]]:
-        """The replies that count; who is left out, and why; and what to know in later rounds, as JSON has it."""
+    def sift(self, replies: Sequence[Reply], past: Mapping[str, Any], round: int, exchange: str) -> Sifted:
+        """What an exchange's replies come to."""
         ...
 
 
 class Forging(Protocol):
     """What attackers of a simulation make of their replies."""
 
-    def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
-        """All replies of an exchange, with those of the attackers among ``ids`` forged."""
+    def __call__(self, replies: Sequence[Reply], source: Source, run: Seed, seed: Seed) -> list[Reply]:
+        """All replies of an exchange, with those of the attackers among the source's clients forged."""
         ...
 
 
@@ -135,7 +147,7 @@ class Rounds:
             row stop the run.
         past: What an earlier part of the run knew of that, see :attr:`past`.
         checks: Which replies are left out because they stand out from their cohort.
-        attackers: Who lies in a simulation, and how.
+        attackers: Who is malicious in a simulation, and how.
     """
 
     def __init__(
@@ -152,7 +164,7 @@ class Rounds:
         min_replies: float = 0.5,
         growth: float = GROWTH,
         past: Mapping[str, Any] | None = None,
-        checks: Checks | None = None,
+        checks: ReplyChecks | None = None,
         attackers: Forging | None = None,
     ) -> None:
         self.checks, self.attackers = checks, attackers

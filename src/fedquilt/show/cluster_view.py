@@ -220,16 +220,21 @@ def likeness_picture(found: ClusterResult, path: Path) -> Path | None:
             axis.axhline(place - 0.5, color="white", linewidth=1)
             axis.axvline(place - 0.5, color="white", linewidth=1)
         axis.set(xlabel="client", ylabel="client", title="Similarity of clients, sorted by cluster", aspect="equal")
-        if len(names) <= NAMED:
-            size = min(8.0, 270 / len(names))  # points for each name
-            axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
-            axis.set_yticks(range(len(names)), names, fontsize=size)
-        else:  # too many names: their places would be taken for them
-            axis.set(xticks=[], yticks=[], xlabel="clients", ylabel="clients")
+        _name_clients(axis, names)
         axis.invert_yaxis()
         axis.grid(False)
         rows = [(n, c, *(round(d, 6) for d in r)) for n, c, r in zip(names, labels, far.tolist(), strict=True)]
         return save(figure, path, ("client", "cluster", *names), rows)
+
+
+def _name_clients(axis: Axes, names: Sequence[str]) -> None:
+    """On both axes, unless there are too many: their places would be taken for them."""
+    if len(names) <= NAMED:
+        size = min(8.0, 270 / len(names))  # points for each name
+        axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+        axis.set_yticks(range(len(names)), names, fontsize=size)
+    else:
+        axis.set(xticks=[], yticks=[], xlabel="clients", ylabel="clients")
 
 
 History = Sequence[tuple[int, Mapping[ClientId, int]]]

@@ -17,7 +17,7 @@ from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
 from fedquilt.results.clusters import clusters_in
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.runs.progress import span
-from fedquilt.storage.finished import in_messages, modes_line, validated
+from fedquilt.storage.finished import UNCHOSEN, chosen_mode, in_messages, modes_of, validated
 from fedquilt.storage.mending import missing_of
 from fedquilt.storage.mending import told as lost_in_words
 from fedquilt.terminal import console as console
@@ -84,13 +84,32 @@ def _majority(result: Mapping[str, JSON], last: Mapping[str, JSON]) -> tuple[str
 
 def _notes(result: Mapping[str, JSON]) -> None:
     """Modes, how tables were prepared, and doubts."""
-    if line := modes_line(result.get("best") or result.get("last") or {}):
-        say(line)
+    if modes := modes_of(result.get("best") or result.get("last") or {}):
+        modes_table({"": modes})
     if "preparation" in result:
         told, up, down = (result["preparation"][name] for name in ("told", "bytes_up", "bytes_down"))
         say(f"table {told}" + (f" ({up:,} bytes up and {down:,} down to agree on it)" if up else ""))
     if "doubt" in result:
         say(f"note: {result['doubt']}")
+
+
+MODES = {"common_valid": "server valid", "global_valid": "valid", "common_test": "common test", "global_test": "test"}
+
+
+def modes_table(told: Mapping[str, Mapping[str, JSON]]) -> None:
+    """The accuracies of global models in all modes that they have, by the name of their method."""
+    there = [rows for rows in MODES if any(rows in modes["accuracy"] for modes in told.values())]
+    table = narrow("global model in all modes, accuracy in %", "mode", map(MODES.__getitem__, there))
+    for name, modes in told.items():
+        scores = modes["accuracy"]
+        for mode in dict.fromkeys(mode for rows in scores.values() for mode in rows):
+            shown = [metric(PRIMARY).written(scores.get(rows, {}).get(mode)) for rows in there]
+            style = "bold" if mode in modes["served"].split(" or ") else ""
+            table.add_row(f"{name}, {mode}" if name else mode, *shown, style=style)
+    show_table(table)
+    for name, modes in told.items():
+        start = f"{name}, global model" if name else "global model"
+        say(f"{start}: {modes['served']}{'' if chosen_mode(modes) else UNCHOSEN}")
 
 
 def _labels(tested: bool) -> Iterator[tuple[Metric, str, str]]:

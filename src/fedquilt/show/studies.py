@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence, Set
 from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.registry import shown_as
+from fedquilt.results.breakdown import span, told
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, ScoreColumn, names, score_columns
-from fedquilt.show.show import narrow
+from fedquilt.show.show import modes_table, narrow
 from fedquilt.storage.finished import chosen
 from fedquilt.terminal import console, say, show_table
 
@@ -92,8 +93,8 @@ def _scores_of(row: Row, shown: Sequence[ScoreColumn]) -> tuple[str, ...]:
 def _notes(summary: Mapping[str, JSON]) -> None:
     """What should be known of methods and runs."""
     shown = names(summary)
-    for method, line in summary.get("modes", {}).items():
-        say(f"{shown[method]}: {line}")
+    if modes := summary.get("mode_scores"):
+        modes_table({shown[method]: told for method, told in modes.items()})
     _energy({shown[method]: line for method, line in summary.get("energy", {}).items()})
     for method, doubt in summary.get("doubts", {}).items():
         say(f"note: {shown[method]}: {doubt}")
@@ -156,8 +157,9 @@ def _explain(summary: Mapping[str, JSON], others: bool, clients: bool) -> None:
         )
     if others and not clients:
         say(
-            "difference: accuracy on the common test set minus the first method's; *: p < 0.05 of the paired t-test "
-            "over seeds (Holm), and all seeds agree; seeds: in how many it is better. updates: client updates per run."
+            "difference: accuracy on the common test set minus the first method's; p: paired t-test over seeds, "
+            "corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, agree; seeds: in "
+            "how many it is better. updates: client updates per run."
         )
     elif others:
         say(
@@ -191,6 +193,25 @@ def _sure(value: float, half: float) -> str:
 
 
 _percent = metric(PRIMARY).written
+
+
+def robustness_table(summary: Mapping[str, JSON]) -> None:
+    """What attacks did to each rule, and which to take."""
+    chosen = summary["recommended"]["rule"]
+    table = narrow(f"{summary['name']}: accuracy in %, and points lost", "rule", ("no attack", "cost", "lost", "worst"))
+    clean = {cell["rule"]: cell for cell in summary["cells"] if cell["attack"] is None}
+    for row in summary["rules"]:
+        numbers = (f"{100 * row[name]:.1f}" for name in ("cost", "lost", "worst"))
+        table.add_row(row["rule"], span(clean[row["rule"]]), *numbers, style="bold" if row["rule"] == chosen else "")
+    show_table(table)
+    for line in told(summary):
+        say(line)
+    early = sum(cell["ended_early"] for cell in summary["cells"])
+    if early:
+        say(f"{early} runs ended early and count with chance ({100 * summary['chance']:.0f} %).")
+    say("After the last round, mean over honest clients; lost: under attacks, against the mean without one.")
+    say(f"page   {summary['page']}")
+    say(f"table  {summary['folder']}/robustness.json, robustness_*.csv")
 
 
 MOST = 20  # lines

@@ -26,6 +26,10 @@ class RunPlace:
     rounds: int | None = None
     named: str = ""
 
+    def told(self) -> dict[str, str]:
+        """What pages know it by."""
+        return {"id": self.key, "label": self.label, "display": self.display, "group": self.group}
+
     @property
     def display(self) -> str:
         """What people read: of a run of a comparison its method, of others the name of the folder."""

@@ -237,8 +237,11 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
             ["method.aggregate: keep is the fraction of changes to keep, in (0, 1], got 2.0."],
         ),
         (
-            {"method": {"kind": "fedavg_noise", "aggregate": "mean"}},
-            ["method.aggregate: unknown key for 'fedavg_noise'; known: noise, shared_start"],
+            {"method": {"kind": "local_only", "aggregate": "median"}},
+            [
+                "method.aggregate: 'local_only' takes none: nothing is averaged; every client keeps its own model. "
+                "Leave it out, or use another method"
+            ],
         ),
         (
             {"method": {"kind": "fedavg", "batch_size": 3}},

@@ -38,11 +38,7 @@ def headline(found: Gathered) -> Panel | None:
 
 def _warnings(found: Gathered) -> Iterator[str]:
     """Runs that are not finished, doubts, damaged logs, and runs that failed."""
-    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
-    if open_runs:
-        more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
-        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
-        yield told + "Methods with an unfinished run are left out of tables and tests."
+    yield from _unfinished(found)
     for method, doubt in (found.summary or {}).get("doubts", {}).items():
         yield f"{names(found.summary or {})[method]}: {doubt}"
     for view in found.views:
@@ -51,6 +47,14 @@ def _warnings(found: Gathered) -> Iterator[str]:
             yield named + "; ".join(view.missing) + ". The rest is shown."
     for run in found.failed:
         yield f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}"
+
+
+def _unfinished(found: Gathered) -> Iterator[str]:
+    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
+    if open_runs:
+        more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
+        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
+        yield told + "Methods with an unfinished run are left out of tables and tests."
 
 
 def sentences(summary: Mapping[str, JSON]) -> list[str]:
@@ -68,7 +72,7 @@ def sentences(summary: Mapping[str, JSON]) -> list[str]:
         said = [
             f"{best['display']} has the highest {kind}: {reached}.",
             apart(won, shown),
-            _next(shown[second], won["versus"][second]),
+            _next(shown[second], won["versus"][second], "clients" if measure == "accuracy" else "seeds"),
         ]
     if not math.isnan(summary["majority_class"]):
         gap = 100 * (best[measure] - summary["majority_class"])
@@ -80,9 +84,9 @@ def sentences(summary: Mapping[str, JSON]) -> list[str]:
     return said
 
 
-def _next(method: str, pair: Mapping[str, JSON]) -> str:
+def _next(method: str, pair: Mapping[str, JSON], over: str) -> str:
     """The method after the best, and how far it is from it."""
-    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
+    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over {over} after Holm's correction"
     lower = f"lower in {pair['seeds_better']} of {pair['seeds']} seeds"
     return (
         f"{method} comes next, {abs(100 * pair['difference']):.1f} points "
@@ -160,7 +164,8 @@ BESIDE = (
         "p",
         "p",
         group="tests",
-        help="Wilcoxon's signed-rank test over clients, Holm's correction over methods",
+        help="Wilcoxon's signed-rank test over clients (on a common test set alone: paired t-test over seeds), Holm's "
+        "correction over methods",
     ),
     column("versus_first_cohens_d", "Cohen's d", "number", digits=2, group="tests", help="of pairs, over clients"),
     column(
@@ -314,16 +319,20 @@ def tests(found: Gathered) -> Panel | None:
         }
         for n, p in won["versus"].items()
     ]
-    name = column("method", f"{shown[won['method']]} against")
+    name, clients = column("method", f"{shown[won['method']]} against"), summary["measure"] == "accuracy"
+    test, of = ("paired t-test over seeds", "mean over seeds")
+    if clients:
+        test, of = "Wilcoxon's signed-rank test over clients", "mean over clients, ± 95 %"
     columns = (
         name,
         column("verdict", "verdict", help="p < 0.05, and at least two seeds that all agree"),
-        column("difference", "difference", "percent", half="half", signed=True, help="mean over clients, ± 95 %"),
-        column(
-            "p", "p", "p", help="Wilcoxon's signed-rank test over clients, Holm's correction: the test of the verdict"
-        ),
+        column("difference", "difference", "percent", half="half", signed=True, help=of),
+        column("p", "p", "p", help=f"{test}, Holm's correction: the test of the verdict"),
         column("seeds_told", "seeds better"),
     )
+    if not clients:
+        note = "Clients have no test samples of their own, so the verdict rests on the seeds, on the common test set."
+        return Panel(TAB, "tests", "Significance tests", [table("tests", columns, rows)], note)
     details = (
         name,
         column("cohens_d", "Cohen's d", "number", digits=2, help="of pairs, over clients"),
@@ -342,12 +351,6 @@ def tests(found: Gathered) -> Panel | None:
         "Paired by client (means over seeds). The best method was selected on the same numbers, so interpret small "
         "differences with care."
     )
-    if summary["measure"] != "accuracy":
-        note = (
-            "Clients have no test samples of their own, so the verdict is based on the paired t-test over "
-            "seeds, on the "
-            "common test set."
-        )
     return Panel(TAB, "tests", "Significance tests", [table("tests", columns, rows), more], note)
 
 

@@ -43,12 +43,15 @@ def dropped(found: Gathered) -> Panel | None:
     )
     cut = f" The first {MOST} are shown." if len(rows) > MOST else ""
     return Panel(
-        DROPPED,
-        "dropped",
-        DROPPED,
-        [table("dropped", columns, rows[:MOST], filter=True)],
-        f"{len(rows)} replies were dropped.{cut}",
+        DROPPED, "dropped", DROPPED, [table("dropped", columns, rows[:MOST], filter=True)], f"{_told(rows)}{cut}"
     )
+
+
+def _told(rows: Sequence[Row]) -> str:
+    """How many were not used, and how many for less than they asked."""
+    less = sum(bool(row.get("used")) for row in rows)
+    bounded = f" {less} were used, and bounded." if less else ""
+    return f"{len(rows) - less} replies were dropped.{bounded}"
 
 
 TAB = "Communication"
