@@ -64,7 +64,7 @@ def _saved(played: PlayedRun, rule: Realign, place: Path) -> list[str]:
         raise InputError(
             "Realignment needs a global model that is a body and a linear layer called head; "
             f"{played.config.method.kind} with the model {played.config.model.kind} has none. "
-            "'fedquilt tails RUN' scores it all the same."
+            "'fedquilt tails RUN' evaluates it anyway."
         )
     views = rule.views(shared, played.counts.sum(0))
     named = {"global" if view == "realigned" else view: head for view, head in views.items()}
@@ -117,7 +117,7 @@ class Mode:
 def load_mode(path: str | Path) -> Mode:
     """Read a mode that ``realigned`` saved."""
     if not Path(path).is_file():
-        raise InputError(f"There is no file '{path}'. Make the modes of a run first: fedquilt realign RUN")
+        raise InputError(f"There is no file '{path}'. Create them first: fedquilt realign RUN")
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about = json.loads((file.metadata() or {})["fedquilt"])
@@ -148,7 +148,7 @@ def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client:
         tensor([1, 0, 4])
     """
     if (mode == "personal") != (client is not None):
-        raise InputError("A client is named with mode 'personal', and only then: --mode personal --client 3.")
+        raise InputError("--client requires --mode personal: --mode personal --client 3.")
     name = file_of(client) if client is not None else f"{mode}.safetensors"
     place, config = Path(folder) / FOLDER / name, config_in(Path(folder))
     if not place.is_file() and place.parent.is_dir():

@@ -57,7 +57,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Reply(Generic[R]):
-    """What one client answered. ``examples`` is how much data stands behind it.
+    """What one client answered. ``samples`` is the number of training samples behind it.
 
     Example:
         >>> Reply(client="oslo", samples=42, upload=None).samples

@@ -160,14 +160,16 @@ class ScoreColumn:
 
 
 def score_columns() -> list[ScoreColumn]:
-    """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst tenth of
-    the clients, where it has these."""
+    """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst 10 % of
+    clients, where it has these."""
     found = []
     for m in metrics("table"):
         first = m.id == PRIMARY
         lead = "" if first else f"{m.short}, "
         half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test samples")
-        told = f"{m.help}; mean over clients at the round that validation chose, ± 95 % over {sure}".removeprefix("; ")
+        told = f"{m.help}; mean over clients at the round selected on validation data, ± 95 % over {sure}".removeprefix(
+            "; "
+        )
         found.append(ScoreColumn(m.id, f"test_{m.id}", m, m.short, told, half))
         if "common" in m.summaries:
             told = (
@@ -177,7 +179,7 @@ def score_columns() -> list[ScoreColumn]:
             found.append(ScoreColumn(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
         if "worst10" in m.summaries:
             told = (
-                f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test samples; the worst of "
+                f"mean {m.name} worst 10 % of clients of the clients, ± 95 % over seeds and test samples; the worst of "
                 "many unsure scores look a little worse than they are"
             )
             key = "worst10" if first else f"{m.id}_worst10"

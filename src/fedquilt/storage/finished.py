@@ -54,7 +54,7 @@ def validated(result: Mapping[str, JSON]) -> bool:
 
 def chosen(on_validation: bool) -> str:
     """Which round a table shows, in words."""
-    return "round chosen on validation" if on_validation else "last round scored (there are no validation samples)"
+    return "round selected on validation data" if on_validation else "last evaluated round (no validation samples)"
 
 
 def modes_over(rounds: Sequence[Mapping[str, JSON]]) -> Row:

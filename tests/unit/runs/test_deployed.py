@@ -119,8 +119,8 @@ def test_placed_clients_are_told(tmp_path: Path):
     (row,) = lines(folder / "metrics/clusters.jsonl")
     assert (row["clients"], row["of"]) == (1, 4)
     looked = fedquilt("clusters", folder).out
-    assert "1 of 4 placed; the others are scored with the model of lowest loss on their training samples" in looked
-    assert "planted groups (1 of 4 placed): ari" in looked
+    assert "1 of 4 placed; the others use the cluster model with the lowest training loss" in looked
+    assert "true groups (1 of 4 placed): ari" in looked
     assert "1 of 4 placed; of these, ARI" in (folder / "report.html").read_text(encoding="utf-8")
     compared = fedquilt("compare", recipe, *out, "compare.methods=[{kind='ifca', n_clusters=2}, {kind='fedavg'}]").out
     assert "(1 of 4 placed)" in " ".join(compared.split())

@@ -159,10 +159,10 @@ def test_predictions_that_cannot_be(digits_lt: Path, scores: dict, tmp_path: Pat
         ("other.npz", "global", None, "shape"),
         ("bytes.npz", "global", None, "uint8"),
         ("nothing.npz", "global", None, "needs x"),
-        ("pictures", "global", None, "no square images"),
-        ("other.npz", "personal", None, "client is named"),
+        ("pictures", "global", None, "not square byte images"),
+        ("other.npz", "personal", None, "requires --mode personal"),
         ("other.npz", "personal", 99, "has no client-99"),
-        ("other.npz", "global", 3, "client is named"),
+        ("other.npz", "global", 3, "requires --mode personal"),
     ):
         with pytest.raises(InputError, match=message):
             predict(digits_lt, tmp_path / data, mode, client)

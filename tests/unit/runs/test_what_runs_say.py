@@ -77,14 +77,14 @@ def _said(monkeypatch: pytest.MonkeyPatch, folder: Path, best: dict[str, Any]) -
 
 def test_without_validation_rows_no_round_is_chosen_on_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     scored = {"test_accuracy": 0.5}
-    assert "round 2 (no validation samples to choose on)" in _said(monkeypatch, tmp_path, scored)
+    assert "round 2 (no validation samples)" in _said(monkeypatch, tmp_path, scored)
     for name in ("valid_accuracy", "common_valid_accuracy"):  # clients' samples, or the server's
-        assert "round 2 (chosen on validation)" in _said(monkeypatch, tmp_path, {**scored, name: 0.5})
+        assert "round 2 (best on validation)" in _said(monkeypatch, tmp_path, {**scored, name: 0.5})
         assert validated({"best": {name: 0.5}})
     assert not validated({"best": {"valid_loss": 0.5}})
     assert validated({"best": {"valid_loss": 0.5}, "chosen_by": "loss"})
     assert not validated({})
-    assert chosen(False) == "last round scored (there are no validation samples)"
+    assert chosen(False) == "last evaluated round (no validation samples)"
 
 
 def test_a_folder_that_is_not_there_is_not_a_run_without_clusters(tmp_path: Path):

@@ -184,7 +184,7 @@ class FedLoGe(OnBase):
             local one; "sum" is local plus global head, nothing realigned.
         serve: What the global model is: the frame ("universal"), the realigned global head, or the plain one; with
             send_counts also the frame or the plain head adjusted for class shares ("universal_adjusted", "adjusted").
-            "auto" takes the one that is most accurate on validation samples, anew after each evaluation: those of the
+            "auto" takes the one that is most accurate on validation samples, again after each evaluation: those of the
             server if it has any, otherwise the mean over clients. Where nobody holds validation samples it is the
             frame.
         send_counts: Whether every client sends its class counts once, in the first round. The server keeps their sums

@@ -234,13 +234,13 @@ class LocalizeStitch(OnBase):
     def joined(self, state: Stitched, delta: Params, samples: int = 1) -> Stitched:
         """The state with one more client in the last merge; its change was taken from the same start, and localised."""
         if state.standing is None:
-            raise InputError("No merge is remembered: set remember = True, and play a round.")
+            raise InputError("No merge is remembered: set remember = True, and run a round.")
         return self._moved(state, state.standing.joined(delta, samples if self.stitch.by_samples else 1))
 
     def left(self, state: Stitched, delta: Params, samples: int = 1) -> Stitched:
         """The state without a client that was in the last merge with this change."""
         if state.standing is None:
-            raise InputError("No merge is remembered: set remember = True, and play a round.")
+            raise InputError("No merge is remembered: set remember = True, and run a round.")
         return self._moved(state, state.standing.left(delta, samples if self.stitch.by_samples else 1))
 
     def _moved(self, state: Stitched, standing: Standing) -> Stitched:
