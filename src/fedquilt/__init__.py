@@ -146,11 +146,8 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"fedquilt.{name}")
     if name not in _MODULE:
-        if name[:1].isupper():  # a method, of which only some are listed here; modules are small
-            methods = importlib.import_module("fedquilt.methods")
-            if name in methods.__all__:
-                return getattr(methods, name)
-        return moved(f"fedquilt:{name}")
+        methods = importlib.import_module("fedquilt.methods")  # of which only some are listed here
+        return getattr(methods, name) if name in methods.__all__ else moved(f"fedquilt:{name}")
     return getattr(importlib.import_module(f"fedquilt.{_MODULE[name]}"), name)
 
 

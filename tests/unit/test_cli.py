@@ -60,12 +60,6 @@ def test_help_lists_the_commands_and_begins_with_those_that_most_need() -> None:
     assert sum(map(len, groups)) > len(first)
 
 
-@pytest.mark.parametrize("module", ["registry", "config.described"])
-def test_a_module_can_be_imported_first(module: str) -> None:
-    said = python("-c", f"import fedquilt.{module}")
-    assert said.returncode == 0, said.stderr
-
-
 def test_importing_the_package_needs_no_heavy_library() -> None:
     said = python("-c", f"import fedquilt, sys; print([m for m in {HEAVY!r} if m in sys.modules])")
     assert said.stdout == "[]\n", said.stderr
