@@ -65,7 +65,7 @@ def test_the_headline_the_cards_and_the_tests_say_the_same(tmp_path: Path) -> No
     assert {n for n, v in verdicts.items() if v == "not significant"} == tied - {value.split(", ")[0]}
     assert set(verdicts.values()) == {"not significant", "significantly lower"}
     assert [c["key"] for c in shown["columns"] if c["kind"] == "p"] == ["p"]  # one test beside the verdict
-    assert "another question" in next(c["help"] for c in folded["columns"] if c["key"] == "seeds_t")
+    assert "not used for the verdict" in next(c["help"] for c in folded["columns"] if c["key"] == "seeds_t")
 
 
 def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
