@@ -62,16 +62,20 @@ class RegistryEntry:
         return value
 
 
-def _table(room: str, *entries: RegistryEntry) -> dict[str, RegistryEntry]:
-    """Entries by their names; ``room`` is how the places of all of them begin."""
-    return {e.name: replace(e, where=room + e.where) for e in entries}
+def _table(*entries: RegistryEntry) -> dict[str, RegistryEntry]:
+    return {e.name: e for e in entries}
+
+
+def _in(room: str, *entries: RegistryEntry) -> dict[str, RegistryEntry]:
+    """A table of what is in one room: the places of all of them begin so."""
+    return _table(*(replace(e, where=room + e.where) for e in entries))
 
 
 def _models(**about: str) -> dict[str, RegistryEntry]:
-    return _table("fedquilt.models.registry:MODELS.", *(RegistryEntry(n, n, text) for n, text in about.items()))
+    return _in("fedquilt.models.registry:MODELS.", *(RegistryEntry(n, n, text) for n, text in about.items()))
 
 
-METHODS = _table(
+METHODS = _in(
     "fedquilt.methods.",
     RegistryEntry("fedavg", "fedavg:FedAvg", "weighted average of local models", "McMahan et al. 2017"),
     RegistryEntry(
@@ -342,20 +346,20 @@ METHODS = _table(
         "Jothimurugesan et al. 2023",
     ),
 )
-OPTIMIZERS = _table(
+OPTIMIZERS = _in(
     "fedquilt.pieces.optimizers:",
     RegistryEntry("sgd", "SGD", "stochastic gradient descent"),
     RegistryEntry("adam", "Adam", "Adam", "Kingma and Ba 2015"),
     RegistryEntry("adamw", "AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"),
 )
-SCHEDULES = _table(
+SCHEDULES = _in(
     "fedquilt.pieces.schedules:",
     RegistryEntry("exponential", "exponential", "gamma ** round"),
     RegistryEntry("step_down", "step_down", "times factor at each milestone"),
     RegistryEntry("cosine", "cosine", "half a cosine down to a floor"),
     RegistryEntry("warm_up", "warm_up", "linear over the first rounds"),
 )
-PARTITIONS = _table(
+PARTITIONS = _in(
     "fedquilt.data.partitions.",
     RegistryEntry("iid", "labels:IID", "equal random fractions"),
     RegistryEntry("dirichlet", "labels:Dirichlet", "per class, client fractions from a Dirichlet"),
@@ -381,12 +385,12 @@ PARTITIONS = _table(
         "the split of clustered studies' code, remainders to the last client",
     ),
 )
-LONG_TAILS = _table(
+LONG_TAILS = _in(
     "fedquilt.data.partitions.long_tail:",
     RegistryEntry("exponential", "ExponentialTail", "sizes fall exponentially", "Cui et al. 2019"),
     RegistryEntry("step", "StepTail", "half the classes are rare"),
 )
-SHIFTS = _table(
+SHIFTS = _in(
     "fedquilt.data.partitions.shift:",
     RegistryEntry("rotation", "Rotation", "images rotated by a client-specific angle", "Ghosh et al. 2020"),
     RegistryEntry("noise", "Noise", "noise of a level dealt to clients", "Li et al. 2022"),
@@ -394,7 +398,7 @@ SHIFTS = _table(
     RegistryEntry("colour", "Colour", "client-specific colour cast"),
     RegistryEntry("label_permutation", "LabelPermutation", "groups that permute labels", "Sattler et al. 2020"),
 )
-TRANSFORMS = _table(
+TRANSFORMS = _in(
     "fedquilt.data.transforms:",
     RegistryEntry("resize", "Resize", "square images of another size, bilinear"),
     RegistryEntry("grey_to_rgb", "GreyToRGB", "one channel three times"),
@@ -402,14 +406,14 @@ TRANSFORMS = _table(
     RegistryEntry("random_crop", "RandomCrop", "in training: pad and crop at random"),
     RegistryEntry("random_flip", "RandomFlip", "in training: mirror at random"),
 )
-STREAMS = _table(
+STREAMS = _in(
     "fedquilt.data.streams.kinds:",
     RegistryEntry("by_class", "ByClass", "groups of classes, one after the other"),
     RegistryEntry("datasets", "Datasets", "data sets, one after the other"),
     RegistryEntry("client_datasets", "ClientDatasets", "each client its own list of data sets"),
     RegistryEntry("drift", "Drift", "a shift that happens at a round"),
 )
-AGGREGATORS = _table(
+AGGREGATORS = _in(
     "fedquilt.pieces.",
     RegistryEntry("mean", "aggregators:mean", "mean weighted by samples", ready=True),
     RegistryEntry("uniform_mean", "aggregators:uniform_mean", "unweighted mean", ready=True),
@@ -437,7 +441,7 @@ AGGREGATORS = _table(
         )
     ),
 )
-ATTACKS = _table(
+ATTACKS = _in(
     "fedquilt.pieces.robust.",
     *(
         RegistryEntry(name, f"attacks:{name}", about, reference)
@@ -455,7 +459,7 @@ ATTACKS = _table(
     RegistryEntry("label_flip", "poisoning:label_flip", "train on wrong labels", "Fang et al. 2020"),
     RegistryEntry("backdoor", "poisoning:backdoor", "teach that a mark means a class", "Gu et al. 2017"),
 )
-CODECS = _table(
+CODECS = _in(
     "fedquilt.pieces.codecs:",
     RegistryEntry("hgc", "hgc", "signs, and the norm of each row", "CEHGLS, mended"),
     RegistryEntry("hgc_rc", "hgc_rc", "signs, and the norms of rows and columns"),
@@ -473,7 +477,7 @@ CODECS = _table(
     RegistryEntry("sparse", "sparse", "what is not 0, in the smallest of four forms"),
     RegistryEntry("lfsr", "lfsr", "whitening of bytes at the end of a chain; not encryption"),
 )
-TRACKERS = _table(
+TRACKERS = _in(
     "fedquilt.runs.trackers.",
     RegistryEntry("tensorboard", "tensorboard:TensorBoard", "event files for TensorBoard"),
     RegistryEntry("wandb", "wandb:WandB", "Weights & Biases"),
@@ -500,7 +504,7 @@ MODELS = _models(
     mae="masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
-ENGINES = _table(
+ENGINES = _in(
     "fedquilt.runs.engines:",
     RegistryEntry("auto", "auto", "in this process, switching to worker processes for long runs"),
     RegistryEntry("local", "local", "in this process, one client after another"),
