@@ -142,9 +142,12 @@ install()
 def __getattr__(name: str) -> Any:
     if name == "report":  # a module, which can be called
         return importlib.import_module("fedquilt.report")
-    if name not in _MODULE:
+    if name not in _MODULE and name[:1].isupper():  # a class, and no module that is being imported
         methods = importlib.import_module("fedquilt.methods")  # of which only some are listed here
-        return getattr(methods, name) if name in methods.__all__ else moved(f"fedquilt:{name}")
+        if name in methods.__all__:
+            return getattr(methods, name)
+    if name not in _MODULE:
+        return moved(f"fedquilt:{name}")
     return getattr(importlib.import_module(f"fedquilt.{_MODULE[name]}"), name)
 
 
