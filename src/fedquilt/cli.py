@@ -85,7 +85,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         federations.join,
     ),
     "More experiments": (running.sweep, running.robustness, running.newcomers),
-    "Data": (catalogues.datasets, catalogues.partitions, looking.partition),
+    "Inspect data": (catalogues.datasets, catalogues.partitions, looking.partition),
     "Analyse runs": (looking.clusters, looking.assign, looking.traffic, looking.clock, looking.csv, looking.audit),
     "Models": (catalogues.models, models.predict, models.export_model, models.merge, models.pretrain_mae),
     "Long tails and streams": (models.realign, models.tails, models.continual),

@@ -150,10 +150,10 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
 
 
 def robustness(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None) -> None:
-    r"""Try aggregators under attacks by more and more malicious clients, and say which one to take.
+    r"""Compare aggregators under attacks by a growing fraction of malicious clients.
 
-    What is tried is in \[robustness]: rules, attacks, shares, by (clients or samples), seeds. Runs that are finished
-    are kept, so it goes on where it stopped, and more can be asked for later.
+    The section \[robustness] sets rules, attacks, shares, by (clients or samples) and seeds. Finished runs are kept, so
+    an interrupted study continues where it stopped and can be extended later.
 
     Example: [bold]fedquilt robustness quick rounds=5 'robustness.attacks=["ipm"]' robustness.seeds=[0][/bold]
     """
