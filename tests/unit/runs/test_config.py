@@ -37,7 +37,7 @@ def test_an_empty_file_is_a_run_with_the_documented_defaults(tmp_path: Path) -> 
     assert config == Config()
     assert (config.rounds, config.seed, config.name) == (20, 0, "run")
     assert (config.method.kind, config.model.kind, config.train.optimizer.options) == ("fedavg", "mlp", {"lr": 0.05})
-    assert (config.data.source, config.data.clients, config.data.test, config.data.valid) == ("digits", 20, 0.2, 0.1)
+    assert (config.data.source.kind, config.data.clients, config.data.test, config.data.valid) == ("digits", 20, 0.2, 0.1)
     assert (config.engine.kind, config.evaluate.every, config.stop.patience) == ("auto", 1, None)
 
 
