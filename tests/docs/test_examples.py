@@ -159,7 +159,7 @@ def test_the_page_on_own_code_runs(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(*recipe)
     said = fedquilt("run", tmp_path / "recipe.toml", f"output.folder={tmp_path}/runs")
     assert said.code == 0, said.err
-    assert "round 2 is over" in said.out + said.err
+    assert "round 2 finished" in said.out + said.err
     rounds = next((tmp_path / "runs").glob("*/metrics/rounds.jsonl")).read_text()
     assert "test_brier" in rounds
     (numbers,) = (tmp_path / "runs").glob("*/numbers.csv")

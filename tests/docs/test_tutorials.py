@@ -5,7 +5,6 @@ Numbers are compared on the kind of machine that made them; elsewhere it is the 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from fedquilt.runs.outputs import environment, same_kind
 from helpers.notebook import play
+from helpers.scripts import loaded
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "docs" / "tutorials"
@@ -22,11 +22,7 @@ TIMES = re.compile(
     r"<td>(?:<strong>)?[\d.]+(?:</strong>)?</td>(?=</tr>)|\b[\d.]+ (?:s|sec|seconds|MB of memory)\b|\d+:\d\d"
 )
 PROGRESS = re.compile(r"^\S+: (\d+)/(?!\1 )\d+ .*\n", re.M)  # a line every few seconds: more of them where it is slow
-spec = importlib.util.spec_from_file_location("tutorials", ROOT / "docs" / "tutorials.py")
-assert spec is not None
-assert spec.loader is not None
-tutorials: Any = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tutorials)
+tutorials = loaded("docs/tutorials.py")
 
 
 def saved(name: str) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "house.py"
+from helpers.scripts import loaded
+
 FILES = {
     "own/__init__.py": "from own.low import Low as Low",
     "own/low.py": """
@@ -28,11 +28,7 @@ def f():
 
 
 def test_importers_annotations_and_depth(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("house", SCRIPT)
-    assert spec
-    assert spec.loader
-    house_script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(house_script)
+    house_script = loaded("benchmarks/house.py")
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,7 @@ def test_help_lists_the_commands_and_begins_with_those_that_most_need() -> None:
     first, *groups = PANELS.values()
     assert len(first) <= 11
     for command in ("new", "run", "compare", "resume", "report", "watch", "recipes", "methods", "serve", "join"):
-        assert said.index(f"│ {command} ") < said.index("Look at data")
+        assert said.index(f"│ {command} ") < said.index("Inspect data")
     assert sum(map(len, groups)) > len(first)
 
 

@@ -113,10 +113,10 @@ def _newest(config: Config, folder: Path) -> SnapshotRecord:
     """The last state; the run's own result says which data it was made with."""
     data = (result_of(folder) or {}).get("data")
     if data is None:
-        raise SnapshotError(f"'{folder}' is not finished. Run it to its end first: fedquilt resume {folder}")
+        raise SnapshotError(f"'{folder}' is not finished. Finish it first: fedquilt resume {folder}")
     found = RunFolder(folder).newest(config.identity(), data)
     if found is None:
-        raise SnapshotError(f"'{folder}' has no snapshot that can be used.")
+        raise SnapshotError(f"'{folder}' has no valid snapshot.")
     return found
 
 

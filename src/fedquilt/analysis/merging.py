@@ -37,13 +37,14 @@ def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int
     """Which models go into the soup, and its accuracy on the server's validation samples, or on all clients'
     together."""
     if recipe is None:
-        raise InputError("A greedy soup is scored on validation samples: give a recipe with --recipe.")
+        raise InputError("A greedy soup is evaluated on validation samples: give a recipe with --recipe.")
     config = load(recipe)
     federation = federation_of(config)
     tables = _validation_tables(federation)
     if not tables:
         raise InputError(
-            f"The recipe '{recipe}' has no validation samples; set data.valid = 0.1 or data.common_valid = 0.1, say."
+            f"The recipe '{recipe}' has no validation samples; set, for example, data.valid = 0.1 or "
+            "data.common_valid = 0.1."
         )
     method = method_of(config, federation)
     net = method.net  # type: ignore[attr-defined]
@@ -159,7 +160,7 @@ def merge_files(request: Request, step: Step | None = None) -> Row:
 def _check_alike(base: StoredModel, models: Sequence[StoredModel]) -> None:
     """Raise unless the models have the tensors of the base."""
     if not len(base):
-        raise InputError(f"'{base.path}' holds no tensors: there is nothing to merge.")
+        raise InputError(f"'{base.path}' contains no tensors: there is nothing to merge.")
     problems = [p for m in models for p in compare(base, m)]
     if problems:
         listed = "\n".join(f"  - {p}" for p in problems[:20])
@@ -170,9 +171,11 @@ def _check(request: Request, rule: str) -> None:
     if not request.models:
         raise InputError("There is nothing to merge: give at least one model.")
     if request.base is None and rule not in WITHOUT_BASE:
-        raise InputError(f"The rule {rule} merges changes: give the model they began from with --base.")
+        raise InputError(f"The rule {rule} merges weight changes: give the common base model with --base.")
     if is_torch_file(request.out):
-        raise InputError(f"--out {request.out}: merged models are written as safetensors. Give a name that ends so.")
+        raise InputError(
+            f"--out {request.out}: merged models are written as safetensors. Use a file name that ends in .safetensors."
+        )
     if request.out.exists() and not request.force:
         raise InputError(f"'{request.out}' exists. Give another name, or --force to replace it.")
     if request.out.resolve() in [p.resolve() for p in (*request.models, request.base) if p is not None]:
@@ -222,7 +225,7 @@ def _write_all(writer: CheckpointWriter, rule: MergeRule, work: Work, base: Stor
     ordered = _InOrder(base, writer.names)
     for name, tensor in merged(rule, Work(ordered, work.deltas, work.names, work.weights, work.seed, work.report)):
         if not finite(tensor):
-            raise InputError(f"'{name}' would not be finite after the merge: are scale or weights too large?")
+            raise InputError(f"'{name}' would be non-finite after the merge: are scale or weights too large?")
         writer.add(name, tensor)
         if step is not None:
             step(name, tensor.numel())

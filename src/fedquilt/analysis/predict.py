@@ -85,7 +85,7 @@ class RunReader:
         """
         names, x, labels = self._path(Path(data)) if isinstance(data, str | Path) else self._given(data)
         if not len(x):
-            raise InputError("There are no rows to answer.")
+            raise InputError("There are no samples to predict.")
         return NewRows(names or tuple(map(str, range(len(x)))), self._prepared(x), labels)
 
     def _path(self, path: Path) -> tuple[tuple[str, ...], Any, Tensor | None]:
@@ -192,7 +192,7 @@ class RunReader:
         shape, dtype = self.inputs.stored or ((), "")
         if dtype != "uint8" or len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
             raise InputError(
-                f"The run's rows are no square images of bytes but {_shown(self.inputs.stored)}; give an .npz with x."
+                f"The run's inputs are not square byte images but {_shown(self.inputs.stored)}; give an .npz with x."
             )
         return shape[0], shape[1]
 
@@ -298,7 +298,7 @@ def predict(folder: str | Path, data: Any, model: str = "global", *, method: Met
     found = run.model(model)
     if getattr(run.learned.method, "reconstructs", False):
         raise InputError(
-            f"{run.method_name} learns features, no classes. They are made by "
+            f"{run.method_name} learns features, not classes. Compute them with "
             f"load_model({str(folder)!r}).embed(images)."
         )
     rows = reader_of(run.folder, run.config, run.inputs).read(data)

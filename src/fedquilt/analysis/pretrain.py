@@ -225,7 +225,7 @@ def _unfinished(out: Path) -> State | None:
     try:
         found = unpack((out / STATE).read_bytes())
     except FrameError as error:
-        raise InputError(f"'{out / STATE}' is damaged ({error}). Begin anew with --fresh.") from error
+        raise InputError(f"'{out / STATE}' is damaged ({error}). Start from scratch with --fresh.") from error
     return found if isinstance(found, State) else None
 
 

@@ -81,7 +81,7 @@ def _wrong(error: ErrorDetails, entry: RegistryEntry, takes: type[BaseModel], pa
         return f"{path}.{explain(error)}"
     leaf = str(error["loc"][0]) if error["loc"] else ""
     if leaf == "aggregate" and entry.own_average:
-        return f"{path}.aggregate: {entry.name!r} takes none: {entry.own_average}. Leave it out, or take another method"
+        return f"{path}.aggregate: {entry.name!r} takes none: {entry.own_average}. Leave it out, or use another method"
     return f"{path}.{leaf}: unknown key for {unpinned(entry.name)!r}{_meant(leaf, takes.model_fields)}"
 
 

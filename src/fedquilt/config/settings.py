@@ -136,7 +136,7 @@ class Data(_Section):
         if filled.get("path") is None:
             filled.setdefault("source", "digits")
         elif filled.get("source") is not None:
-            raise ValueError("source and path exclude each other; leave one of them out")
+            raise ValueError("source and path are mutually exclusive; give only one of them")
         if filled.get("user") is not None:
             filled.setdefault("by_user", True)
         if filled.get("local_tests") and filled.setdefault("test", 0.0):
@@ -207,7 +207,7 @@ class Training(_Section):
     @model_validator(mode="after")
     def _one_length(self) -> Training:
         if self.steps is not None and (self.epochs != 1 or self.epochs_first is not None):
-            raise ValueError("steps and epochs exclude each other; leave one of them out")
+            raise ValueError("steps and epochs are mutually exclusive; give only one of them")
         return self
 
 
@@ -231,7 +231,7 @@ class Participation(_Section):
     @model_validator(mode="after")
     def _one_size(self) -> Participation:
         if self.count is not None and self.fraction != 1.0:
-            raise ValueError("count and fraction exclude each other; leave one of them out")
+            raise ValueError("count and fraction are mutually exclusive; give only one of them")
         return self
 
 

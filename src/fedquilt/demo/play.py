@@ -53,7 +53,7 @@ def scenes(names: Sequence[str]) -> list[Scene]:
     unknown = [name for name in names if name not in SCENES]
     if unknown:
         hints = [f"'{name}'{did_you_mean(name, SCENES)}" for name in unknown]
-        raise InputError(f"There is no scene {'; nor '.join(hints)}. Scenes: {', '.join(SCENES)}.")
+        raise InputError(f"Unknown scene {'; nor '.join(hints)}. Scenes: {', '.join(SCENES)}.")
     return [SCENES[name] for name in dict.fromkeys(names or SCENES)]
 
 
@@ -68,7 +68,7 @@ def play(scene: Scene, config: Config, audience: Callable[[int, int], Audience] 
     summary = compare(config, audience and audience(config.rounds, runs))
     if summary["failed"]:
         told = "; ".join(f"{run['method']}, seed {run['seed']}: {run['reason']}" for run in summary["failed"][:3])
-        raise RoundError(f"The scene {scene.name} is not whole: {told}")
+        raise RoundError(f"The scene {scene.name} is incomplete: {told}")
     told_of = scene.tell(PlayedComparison(summary))
     return PlayedScene(scene, told_of, Path(summary["report"]), len(summary["seeds"]), time.monotonic() - began)
 
@@ -104,12 +104,12 @@ a { color: var(--accent); }
 .how { color: var(--soft); font-size: 13.5px; max-width: 92ch; margin: 18px 0 0; }
 """
 HOW = (
-    "Every scene is a comparison on real data (scikit-learn's digits, 5,000 of the MNIST digits), one division of the "
-    "data among clients, {seeds}. ± is the 95 % interval over seeds; of a difference between methods, in brackets, "
-    "over clients, where clients have samples of their own. Above and below are said where p < 0.05 (Wilcoxon's test "
-    "over clients, or a paired t-test over seeds; Holm's correction for the number of methods) and every seed agrees. "
-    "Settings were chosen on other divisions and seeds than those shown. The scenes are small; what was measured on "
-    "larger data is in the documentation."
+    "Every scene is a comparison on real data (scikit-learn's digits, or 5,000 MNIST digits) with one partition of the "
+    "data and {seeds}. ± is the 95 % interval over seeds; for differences between methods (in brackets) it is over "
+    "clients, where clients have test samples of their own. 'Above' and 'below' require p < 0.05 (Wilcoxon signed-rank "
+    "test over clients, or a paired t-test over seeds, with Holm's correction) and agreement of all seeds. "
+    "Hyperparameters were tuned on other partitions and seeds than those shown. The scenes are small; the "
+    "documentation reports results on larger data."
 )
 
 
@@ -117,7 +117,7 @@ def page(shown: Sequence[PlayedScene], top: Path) -> str:
     """The whole file; links are relative to the folder ``top``."""
     cards = "\n".join(_card(one, top) for one in shown)
     seeds = max(one.seeds for one in shown)
-    how = HOW.format(seeds=f"{seeds} seeds" if seeds > 1 else "one seed, which tells no methods apart")
+    how = HOW.format(seeds=f"{seeds} seeds" if seeds > 1 else "one seed, which is not enough to compare methods")
     body = BODY.format(
         subtitle=escape(f"{len(shown)} scene{'s' * (len(shown) > 1)} · real data"),
         cards=cards,

@@ -104,7 +104,7 @@ class Metric:
         share: Whether it is shown in per cent.
         kinds: The scores that it can be computed from.
         summaries: What is kept of it beside the mean over clients: over all rows (pooled), the standard deviation over
-            clients, the mean of the worst tenth of the clients, and its value on the server's common rows.
+            clients, the mean worst 10 % of clients of the clients, and its value on the server's common rows.
         variance: Of each client's value, from the counts of its rows.
         interval: The ends of each client's 95 % interval, where that is more than a variance.
         shown: The places that show it: tables of comparisons, the report's curves and clients, the watch page.
@@ -299,7 +299,7 @@ def _installed() -> None:
         except (ImportError, AttributeError) as error:
             raise InputError(f"The entry point {point.name!r} of {GROUP} cannot be loaded: {error}.") from error
         if not isinstance(found, Metric):
-            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is no Metric.")
+            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is not a Metric.")
         register(found)
 
 

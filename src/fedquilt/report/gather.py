@@ -76,7 +76,7 @@ class Gathered:
 
     @cached_property
     def federation(self) -> Row:
-        """Who has which labels; empty if it was not written."""
+        """Labels by client; empty if it was not written."""
         return read_json(self.folder / FILE)
 
     @cached_property

@@ -100,7 +100,7 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
         ("method", *(c.label for c in scores), "MB", "sec"),
         tuple(lines),
         frozenset(i for i, row in enumerate(rows, 1) if row["method"] in best),
-        f"Highest: {called[won['method']]}. {apart(won, called)}" if won["versus"] else "",
+        f"Best: {called[won['method']]}. {apart(won, called)}" if won["versus"] else "",
         frozenset(i for i, c in enumerate(scores, 1) if c.metric.minor),
     )
 

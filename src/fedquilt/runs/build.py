@@ -58,8 +58,8 @@ def method_of(config: Config, federation: Divided) -> Method:
     method = _made(config, {"objective": objective, **_training(config)}, given)
     if loss is not None and any(loss not in terms for terms in _terms(method)):
         raise InputError(
-            f"train.loss: {short(config.method.kind)} has a loss of its own, which would take the place of yours. "
-            "Leave train.loss out, or take another method."
+            f"train.loss: {short(config.method.kind)} has its own loss, which would replace yours. "
+            "Remove train.loss, or use another method."
         )
     if federation.classes is None and not getattr(method, "reconstructs", False):
         raise InputError(
@@ -122,7 +122,7 @@ def _made(config: Config, settings: Row, given: Row) -> Method:
     maker = entry.load()
     name, takes = short(config.method.kind), inspect.signature(maker).parameters
     if "client_update" in settings and not (_takes_anything(takes) or takes.keys() & {"client_update", "base"}):
-        raise InputError(f"train.loop: {name} has no place for a training loop of your own. Take another method.")
+        raise InputError(f"train.loop: {name} does not support a custom training loop. Use another method.")
     method: Method
     if not entry.own:
         method = maker(**settings, **given)
@@ -131,7 +131,7 @@ def _made(config: Config, settings: Row, given: Row) -> Method:
     with own_errors(f"The method {name}"):
         method = maker(**settings, **given)
     if not hasattr(method, "exchanges"):
-        raise InputError(f"{name} gave a {type(method).__name__}, which is no method: it has no exchanges().")
+        raise InputError(f"{name} gave a {type(method).__name__}, which is not a method: it has no exchanges().")
     return method
 
 
@@ -334,7 +334,7 @@ def _check_first_step(method: Method, data: Divided, scored: bool) -> None:
 def _row_told(shape: tuple[int, ...], data: Divided) -> str:
     """What a row is made of, and how a network of the user's own gets to know it."""
     table = getattr(data, "preparation", None)
-    made = f" ({table.told()})" if isinstance(table, PerColumn) else ""
+    made = f" ({table.describe()})" if isinstance(table, PerColumn) else ""
     told = "'features' of a model gets their number" if len(shape) == 1 else "'shape' of a model gets it"
     size = f"of {shape[0]} inputs" if len(shape) == 1 else f"of the shape {shape}"
     return f", {size}{made}; an argument {told}."

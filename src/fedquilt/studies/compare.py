@@ -202,7 +202,7 @@ def compared(
 
 
 def keep_federations(top: Path, todo: Sequence[PlannedRun], federations: Federations) -> None:
-    """Who has which labels, for those who look later: once, or beside each run where seeds have federations of their
+    """Labels by client, for those who look later: once, or beside each run where seeds have federations of their
     own."""
     if len(set(federations.values())) == 1:
         write_federation(top, next(iter(federations.values())))

@@ -149,7 +149,7 @@ class Player:
         if not forks(None):
             if (chosen.at_once or 1) > 1:
                 warnings.warn(
-                    f"engine.at_once = {chosen.at_once}: runs are played one by one, since this process has other "
+                    f"engine.at_once = {chosen.at_once}: runs execute one after another, since this process has other "
                     "threads or cannot be forked.",
                     stacklevel=2,
                 )

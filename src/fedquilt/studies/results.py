@@ -106,7 +106,7 @@ class Results:
             return found[0]
         won = self.summary["winner"]
         if won is None:
-            raise InputError(f"'{self.folder}' has no method to choose: {', '.join(r['method'] for r in self.rows)}.")
+            raise InputError(f"'{self.folder}' has no method to select: {', '.join(r['method'] for r in self.rows)}.")
         return next(row for row in self.rows if row["method"] == won["method"]) | {"tied": won["tied"]}
 
     def table(self) -> Shown:
@@ -153,9 +153,7 @@ class Results:
             label: What ``\\ref`` calls the table.
         """
         if self.is_sweep:
-            raise InputError(
-                "A sweep chooses a point and has no table for a paper: compare its best point with others."
-            )
+            raise InputError("A sweep has no table of methods for a paper: compare its best point with other methods.")
         return latex_table(self.summary, columns, caption, label)
 
     def plot(self) -> Figure:

@@ -151,19 +151,20 @@ def _check_scores(cell: PlannedRun, federation: Federation | Stream) -> None:
     """Refuse what cannot work, or has no score to choose by, before the first run."""
     if getattr(cell.method(federation), "reconstructs", False):
         raise InputError(
-            f"{cell.config.method.kind} does not classify, so it has no accuracy to choose by. Run it by itself and "
-            "look at 'fedquilt continual RUN', or compare settings with 'fedquilt compare'."
+            f"{cell.config.method.kind} does not classify, so there is no accuracy to select by. Run it separately and "
+            "use 'fedquilt continual RUN', or compare settings with 'fedquilt compare'."
         )
 
 
 def _check(config: Config) -> None:
     if not config.sweep.space:
         raise InputError(
-            "There is nothing to vary. Give settings and what to try, for example --set train.optimizer.lr=0.01,0.1, "
+            "There are no hyperparameters to vary. Give settings with values, for example --set "
+            "train.optimizer.lr=0.01,0.1, "
             "or a section [sweep.space] in the recipe."
         )
     if not config.data.valid and not config.data.common_valid:
-        raise ConfigError(["data.valid: a sweep chooses on validation samples, and there are none"])
+        raise ConfigError(["data.valid: a sweep selects on validation samples, and there are none"])
     problems = []
     for name in config.sweep.space:
         first = name.partition(".")[0]

@@ -87,6 +87,6 @@ def check_folder(top: Path) -> bool:
     if not _folders(top) and any(not name.startswith(".") for name in os.listdir(top)):
         raise InputError(
             f"'{top}' is not the folder of a run (it has no config.toml), nor of a comparison, nor does it hold any. "
-            "Give a folder that 'fedquilt run' or 'fedquilt compare' made, or the one above."
+            "Give a folder written by 'fedquilt run' or 'fedquilt compare', or its parent."
         )
     return False

@@ -33,7 +33,7 @@ def _tested() -> Iterator[tuple[Metric, str, str]]:
     for m in metrics("watch"):
         yield m, f"test_{m.id}", f"test {m.name}"
         if "worst10" in m.summaries:
-            yield m, f"test_{m.id}_worst10", f"test {m.name}, worst tenth"
+            yield m, f"test_{m.id}_worst10", f"test {m.name}, worst 10 %"
 
 
 def scores() -> dict[str, Row]:

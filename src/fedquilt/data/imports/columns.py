@@ -90,10 +90,10 @@ def _check_asked(
         raise InputError(f"{where} has no column {lacking[0]!r}. Its columns are {', '.join(columns)}.")
     if beside[0] in inputs:
         raise InputError(
-            f"{where}: features names {beside[0]!r}, the column of labels. Leave it out: it would tell the answer."
+            f"{where}: features names {beside[0]!r}, the column of labels. Remove it: it would leak the label."
         )
     if texts and features is not None:
-        raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
+        raise InputError(f"{where}: text and features are mutually exclusive; give only one of them.")
     for name in (*beside, *texts):
         check_cells(columns[name], f"{where}, column {name!r}")
 

@@ -75,7 +75,7 @@ def _partitioners(source: object) -> dict[str, Any]:
     found = dict(getattr(source, "partitioners", {}) or {"train": source})
     if "train" not in found or not all(hasattr(made, "load_partition") for made in found.values()):
         raise InputError(
-            f"{type(source).__name__} is no partitioner, or divides no 'train'. Give one of flwr-datasets."
+            f"{type(source).__name__} is not a partitioner, or does not partition 'train'. Use one of flwr-datasets."
         )
     return found
 

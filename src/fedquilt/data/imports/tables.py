@@ -161,7 +161,7 @@ def _names(frame: Any, where: str) -> list[str | int]:
         raise InputError(f"{where} is not read yet. Call its collect() first.")
     found = frame.column_names if hasattr(frame, "column_names") else getattr(frame, "columns", None)
     if found is None or not hasattr(frame, "__getitem__") or not all(isinstance(n, str | int) for n in found):
-        raise InputError(f"{where} is no data frame of pandas, polars or pyarrow, whose columns have names.")
+        raise InputError(f"{where} is not a pandas, polars or pyarrow data frame with named columns.")
     return list(found)
 
 

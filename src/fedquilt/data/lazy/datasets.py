@@ -70,7 +70,8 @@ class DatasetRows:
             found = _held.get(self.held)
             if found is None:
                 raise InputError(
-                    "A data set can be read by this process and those forked from it, not by one that was started anew "
+                    "A data set can be read by this process and those forked from it, not by one that was "
+                    "started fresh "
                     "(as in notebooks, with threads, and on other machines). Make it a frozen dataclass, which can be "
                     "built again; or use lazy=False, or engine='local'."
                 )

@@ -167,7 +167,7 @@ class Pathological:
             raise InputError(f"Pathological: {each} classes per client, but the data have {many}. Lower it.")
         if clients * each < many:
             raise InputError(
-                f"Pathological: {clients} clients x {each} classes leave some of the {many} classes to nobody. "
+                f"Pathological: {clients} clients x {each} classes leave some of the {many} classes without a client. "
                 f"Ask for {-(-many // each)} clients or more, or for more classes per client."
             )
         draw = seed.fold("pathological").numpy()

@@ -297,7 +297,7 @@ class Stream:
     def pooled(self) -> Stream:
         """The same with one training client, 'pooled'; all clients must be on time."""
         if self.delays:
-            raise InputError("Clients with delays of their own see different tasks at a time and cannot be pooled.")
+            raise InputError("Clients with individual delays see different tasks at a time and cannot be pooled.")
         return replace(self, tasks=tuple(task.pooled() for task in self.tasks))
 
     def fingerprint(self) -> str:
