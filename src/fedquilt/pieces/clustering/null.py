@@ -14,7 +14,8 @@ centred over clients. What a half shares with its twin beyond what it shares wit
    every one of 19 clouds (p <= 0.05). A cloud without groups can be cut into pieces, too, and leaves W* of itself.
 
 Of the first four complete cuts that of the largest gap is taken. k clusters differ in k - 1 directions, so a cut into
-k is sought in the k - 1 in which the halves agree most, the first eigenvectors of sum_i (a_i b_i' + b_i a_i') / 2.
+k is sought in the k - 1 in which the halves agree most, the first eigenvectors of sum_i (a_i b_i' + b_i a_i') / 2, and
+there are no more clusters than directions of positive eigenvalue allow.
 Clusters below the least size are set aside in all tests; their clients join the nearest cluster.
 
 Without second updates only the gap is left, in the principal directions of the one update there is.
@@ -40,6 +41,7 @@ COMPLETE, NEARLY = 0.9, 0.8  # shares of the differences that clusters explain
 LEAST_GAP = math.log(1 / 0.3)
 PAIRINGS, CLOUDS, COMPLETE_CUTS = 199, 19, 4
 MOST_CLUSTERS, ODD = 20, 0.1  # clusters; the largest share of the clients that may be set aside
+NOTHING = 1e-9  # of the largest eigenvalue
 COLUMNS = 1 << 16  # of the updates at a time
 
 
@@ -78,10 +80,11 @@ def judged(first: Sequence[Tensor], second: Sequence[Tensor] | None, linkage: st
         told["p_differ"] = _p_differ(a, b, one, draw)
         if told["p_differ"] > DIFFER:
             return Judged((a + b) / 2, one, measures=told)
-    axes = np.linalg.eigh(a.T @ b + b.T @ a)[1][:, ::-1]
+    agreement, axes = np.linalg.eigh(a.T @ b + b.T @ a)
+    agreeing = int((agreement > NOTHING * agreement[-1]).sum())  # directions
     found: list[Judged] = []
-    for cut in range(2, min(MOST_CLUSTERS, count // 2) + 2):
-        points = (a + b) @ axes[:, : cut - 1] / 2
+    for cut in range(2, min(MOST_CLUSTERS + 1, count // 2 + 1, agreeing + 1) + 1):
+        points = (a + b) @ axes[:, :-cut:-1] / 2
         labels, kept = _large(_cut(points, linkage, cut), least)
         some, measures = labels[kept], dict(told)
         if (~kept).sum() > max(1, ODD * count) or (second is None and not some.any()):
