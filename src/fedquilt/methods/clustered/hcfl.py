@@ -195,11 +195,11 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     start_at: StartAt = "cluster"
 
     def __post_init__(self) -> None:
+        if self.cluster_by not in get_args(ClusterBy):
+            raise InputError(f"cluster_by must be one of {', '.join(get_args(ClusterBy))}, got {self.cluster_by!r}.")
         super().__post_init__()
         _ = self.weight, self.embedded  # checks them
         check_start(self.start_at)
-        if self.cluster_by not in get_args(ClusterBy):
-            raise InputError(f"cluster_by must be one of {', '.join(get_args(ClusterBy))}, got {self.cluster_by!r}.")
         if self.sharing_by not in get_args(SharingBy):
             raise InputError(f"sharing_by must be one of {', '.join(get_args(SharingBy))}, got {self.sharing_by!r}.")
         if self.stop_sharing is not None and self.stop_sharing < 1:
