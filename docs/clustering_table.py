@@ -15,7 +15,8 @@ from typing import Any
 
 HOME = Path(__file__).resolve().parent.parent
 NUMBERS, PAGE = HOME / "docs/clustering_null.json", HOME / "docs/methods/clusters.md"
-BEGIN, END = "<!-- simulated federations: docs/clustering_table.py writes them -->", "<!-- end of simulated federations -->"
+BEGIN = "<!-- simulated federations: docs/clustering_table.py writes them -->"
+END = "<!-- end of simulated federations -->"
 KINDS = {
     "label groups": "groups of classes",
     "rotations": "rotated inputs",
@@ -31,8 +32,7 @@ Rows = Sequence[Mapping[str, Any]]
 def table(told: Rows) -> str:
     """The table and the lines below it, as Markdown."""
     lines = [
-        "| clients differ by | federations | `auto`: right | one cluster instead | wrong | `silhouette`: right | one cluster "
-        "instead | wrong |",
+        "| clients differ by | of | `auto`: right | one instead | wrong | `silhouette`: right | one instead | wrong |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for kind, name in KINDS.items():
