@@ -88,12 +88,14 @@ def caption_of(summary: Mapping[str, JSON]) -> str:
     seeds, clients = len(summary["seeds"]), summary["measure"] == "accuracy"
     where = "mean over clients" if clients else "global model on the common test set"
     sure = (
-        f"over {seeds} seeds; ± is the 95 % t-interval, of other columns than accuracy joined with that of the number "
-        "of test samples"
+        f"over {seeds} seeds; ± is the 95 % t-interval, for columns other than accuracy combined with that of the "
+        "test samples"
         if seeds > 1
-        else "one seed; ± is the 95 % interval of the number of test samples"
+        else "one seed; ± is the 95 % interval due to the number of test samples"
     )
     when = chosen(summary["chosen_on"] == "validation")
     told = f"Test scores in %, {where}, at the {when}, {sure}. MB: sent per run."
-    bold = " Bold: the highest accuracy, and all that cannot be told apart from it." * (len(summary["rows"]) > 1)
+    bold = " Bold: the highest accuracy, and all that are not significantly different from it." * (
+        len(summary["rows"]) > 1
+    )
     return told + bold

@@ -20,6 +20,7 @@ from fedquilt.methods.clustered.flhc import FLHC
 from fedquilt.methods.clustered.grouped import Welcome
 from fedquilt.methods.clustered.halves import Parts, SensedHalves, _Half, part_of, several
 from fedquilt.methods.clustered.hcfl import HCFL
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models import MLP
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.optimizers import SGD
@@ -155,6 +156,17 @@ def test_clusters_found_by_halves_are_tested_and_found_again():
     assert list(second.clusters.labels.values()) == TRUTH
     again = played(HCFL(NET, initial_rounds=0, recluster_every=1, **WORK), GROUPED, 2)[1]
     assert list(again.clusters.labels.values()) == TRUTH
+
+
+def test_without_groups_it_is_fedavg():
+    """With any pull, start and sharing, also for clients that were not asked at the discovery."""
+    alike = Federation.from_source("digits", partition=IID(), clients=8)
+    train = {k: v for k, v in WORK.items() if k != "mu"}
+    plain = played(FedAvg(NET, **train), alike, 3)[-1].shared
+    for options in ({}, {"start_at": "global"}, {"discover_fraction": 0.75, "sharing_by": "same"}):
+        state = played(HCFL(NET, initial_rounds=1, mu=2.0, **options, **train), alike, 3)[-1]
+        assert state.clusters.k == 1
+        assert all(torch.equal(w, plain[n]) for n, w in state.models[0].items())
 
 
 @pytest.mark.parametrize(

@@ -147,11 +147,12 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     """FL+HC by updates of the embedding, with a pull to the cluster's model and a fading common embedding.
 
     A round t = 0, 1, ... after the discovery: client i of cluster k minimises L_i(w) + mu/2 |w - W_k|^2 from W_k. With
-    A_k the average of cluster k's participants and P the average of all participants' embeddings, by examples,
+    A_k the average of cluster k's participants and P the average of all participants' embeddings, weighted by samples,
 
         W_k.embedding = A_k.embedding + lambda_k(t) (P - A_k.embedding),    W_k.head = A_k.head.
 
-    If the network trains nothing but its head (a frozen encoder, logistic regression), that is the embedding.
+    If the network trains nothing but its head (a frozen encoder, logistic regression), that is the embedding. Where
+    criterion 'auto' finds one cluster, there is no pull: the method is FedAvg.
 
     Args:
         base, budget: See :class:`Grouped`; those of :class:`DiscoveryOptions` are options too.
@@ -161,7 +162,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
             'bias' (of all layers) or 'all'. 'auto': with criterion 'auto' that of these which tells clusters best, by
             the gap; otherwise the embedding.
         whole_update: As ``cluster_by = "all"``.
-        mu: Strength of the pull, >= 0.
+        mu: Strength of the proximal term, >= 0.
         lambda_0, lambda_alpha, lambda_p: lambda(t) = lambda_0 / (1 + lambda_alpha t)^lambda_p.
         anneal_last, cluster_rounds: lambda is 0 in so many last of so many rounds after the discovery.
         sharing_by: 'same', 'size', 'divergence' or 'shrinkage': how lambda_k follows from lambda, see
@@ -244,9 +245,13 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     def member(self, state: Blended, cluster: int) -> Download | Member:
         """The cluster's model; with a global start also the common embedding and the head of the warm-up."""
         shared = state.models[cluster]
-        if not state.clusters.labels:
+        if not state.clusters.labels or self._lone(state.clusters.k):
             return Download(shared)
         return Member(shared, {**state.anchor, **state.common} if self.start_at == "global" else {})
+
+    def _lone(self, clusters: int) -> bool:
+        """Whether the data say that there are no groups, so that nothing is left to pull towards."""
+        return clusters == 1 and self.cut.auto
 
     def welcome(self, state: Blended) -> Welcome:
         """With the common embedding, in case of a new cluster."""
@@ -260,7 +265,8 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         """Begin where ``start_at`` says; the pull is towards the cluster's model, once there are clusters."""
         job = super().start(download, client, site, context)
         begin = download.begin if isinstance(download, Member) else {}
-        centre = {} if isinstance(download, Download) else job.fixed["start"]
+        free = isinstance(download, Download) or (isinstance(download, Welcome) and self._lone(len(download.models)))
+        centre = {} if free else job.fixed["start"]
         return replace(job, params={**job.params, **begin}, fixed={**job.fixed, "centre": centre})
 
     def merged(self, state: Blended, heard: Sequence[Reply[HasDelta]], context: Context) -> Blended:
@@ -283,7 +289,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         return replace(after, models=tuple(models), common=common, lambdas=used)
 
     def _common(self, state: Blended, parts: Sequence[Sequence[Reply[HasDelta]]], context: Context) -> Params:
-        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means by examples.
+        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means, weighted by samples.
 
         In this order of sums a lone cluster's mean is the common one to the bit, and blending changes nothing.
         """

@@ -136,7 +136,7 @@ def check_settings(linkage: str | None, metric: str, cut: Cut) -> None:
 
 def _check(shown: Sequence[Mapping[ClientId, Tensor]]) -> None:
     if not shown[0]:
-        raise InputError("There is nobody to cluster.")
+        raise InputError("There are no clients to cluster.")
     if any(s.keys() != shown[0].keys() for s in shown):
         raise InputError("Of some clients there is one half only; give both halves of each.")
     if len({v.numel() for s in shown for v in s.values()}) > 1:

@@ -62,14 +62,14 @@ def _lead(notes: list[str], placed: list[str], trees: list[Block], rivers: list[
         yield text(*placed)
     names = {"x_name": "client", "y_name": "distance at which groups merge"}
     if trees:
-        yield chart("tree", "tree", "Tree of clients and its cut", variants=trees, **names)
+        yield chart("tree", "tree", "Dendrogram and cut", variants=trees, **names)
     names = {"x_name": "round", "y_name": "client"}
     if rivers:
-        yield chart("matrix", "members", "Who was in which cluster", variants=rivers, **names, categories=True)
+        yield chart("matrix", "members", "Cluster membership over rounds", variants=rivers, **names, categories=True)
 
 
 def _agreed(row: Row) -> str:
-    return f"; of these, ARI {row['ari']:.2f} against the planted groups" if "ari" in row else ""
+    return f"; of these, ARI {row['ari']:.2f} against the true groups" if "ari" in row else ""
 
 
 SCORES = (PRIMARY, PRIMARY + ROWS_HALF, f"{PRIMARY}_least", "majority_class")
@@ -80,7 +80,7 @@ COLUMNS = (
     column("accuracy", "accuracy", "percent", half=SCORES[1]),
     column("accuracy_least", "lowest", "percent"),
     column("majority_class", "majority class", "percent"),
-    column("groups", "planted groups", help="how many members of each planted group"),
+    column("groups", "planted groups", help="members by true group"),
     column("members", "members"),
 )
 
