@@ -62,312 +62,243 @@ class RegistryEntry:
         return value
 
 
-def _table(room: str, *entries: RegistryEntry) -> dict[str, RegistryEntry]:
-    """Entries by their names; ``room`` is how the places of all of them begin."""
-    return {e.name: replace(e, where=room + e.where) for e in entries}
+def _table(*entries: RegistryEntry) -> dict[str, RegistryEntry]:
+    return {e.name: e for e in entries}
+
+
+def _in(room: str, *entries: RegistryEntry) -> dict[str, RegistryEntry]:
+    """A table of what is in one room: the places of all of them begin so."""
+    return _table(*(replace(e, where=room + e.where) for e in entries))
 
 
 def _models(**about: str) -> dict[str, RegistryEntry]:
-    return _table("fedquilt.models.registry:MODELS.", *(RegistryEntry(n, n, text) for n, text in about.items()))
+    return _in("fedquilt.models.registry:MODELS.", *(RegistryEntry(n, n, text) for n, text in about.items()))
 
 
-METHODS = _table(
-    "",
+METHODS = _in(
+    "fedquilt.methods.",
+    RegistryEntry("fedavg", "fedavg:FedAvg", "weighted average of local models", "McMahan et al. 2017"),
     RegistryEntry(
-        "fedavg", "fedquilt.methods.fedavg:FedAvg", "weighted average of local models", "McMahan et al. 2017"
-    ),
-    RegistryEntry(
-        "fedprox",
-        "fedquilt.methods.averaging.fedprox:FedProx",
-        "FedAvg with a proximal term towards the global model",
-        "Li et al. 2020",
+        "fedprox", "averaging.fedprox:FedProx", "FedAvg with a proximal term towards the global model", "Li et al. 2020"
     ),
     RegistryEntry(
         "local_only",
-        "fedquilt.methods.averaging.local_only:LocalOnly",
+        "averaging.local_only:LocalOnly",
         "local training without communication; lower baseline",
         own_average="nothing is averaged; every client keeps its own model",
         display="Local only",
     ),
     RegistryEntry(
         "centralised",
-        "fedquilt.methods.averaging.centralised:Centralised",
+        "averaging.centralised:Centralised",
         "one model on pooled data; upper baseline",
         display="Centralized",
     ),
     RegistryEntry(
         "fedavg_noise",
-        "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
+        "averaging.fedavg_noise:FedAvgNoise",
         "unweighted FedAvg with noise on the average; not differentially private",
         "Localize-and-Stitch baseline",
         display="FedAvg + noise",
     ),
-    RegistryEntry(
-        "fedavgm", "fedquilt.methods.averaging.fedopt:FedAvgM", "FedAvg with server momentum", "Hsu et al. 2019"
-    ),
-    RegistryEntry(
-        "fedadam", "fedquilt.methods.averaging.fedopt:FedAdam", "FedAvg with server-side Adam", "Reddi et al. 2021"
-    ),
-    RegistryEntry(
-        "fedadagrad",
-        "fedquilt.methods.averaging.fedopt:FedAdagrad",
-        "FedAvg with server-side Adagrad",
-        "Reddi et al. 2021",
-    ),
-    RegistryEntry(
-        "fedyogi", "fedquilt.methods.averaging.fedopt:FedYogi", "FedAvg with server-side Yogi", "Reddi et al. 2021"
-    ),
+    RegistryEntry("fedavgm", "averaging.fedopt:FedAvgM", "FedAvg with server momentum", "Hsu et al. 2019"),
+    RegistryEntry("fedadam", "averaging.fedopt:FedAdam", "FedAvg with server-side Adam", "Reddi et al. 2021"),
+    RegistryEntry("fedadagrad", "averaging.fedopt:FedAdagrad", "FedAvg with server-side Adagrad", "Reddi et al. 2021"),
+    RegistryEntry("fedyogi", "averaging.fedopt:FedYogi", "FedAvg with server-side Yogi", "Reddi et al. 2021"),
     RegistryEntry(
         "scaffold",
-        "fedquilt.methods.averaging.scaffold:Scaffold",
+        "averaging.scaffold:Scaffold",
         "control variates against client drift; plain SGD only",
         "Karimireddy et al. 2020",
         display="SCAFFOLD",
     ),
     RegistryEntry(
         "fednova",
-        "fedquilt.methods.averaging.fednova:FedNova",
+        "averaging.fednova:FedNova",
         "normalised averaging for different numbers of local steps",
         "Wang et al. 2020",
         own_average="it averages directions that are normalised by each client's steps",
     ),
-    RegistryEntry("feddyn", "fedquilt.methods.averaging.feddyn:FedDyn", "dynamic regularisation", "Acar et al. 2021"),
+    RegistryEntry("feddyn", "averaging.feddyn:FedDyn", "dynamic regularisation", "Acar et al. 2021"),
     RegistryEntry(
-        "moon",
-        "fedquilt.methods.averaging.moon:Moon",
-        "model-contrastive learning of features",
-        "Li et al. 2021",
-        display="MOON",
+        "moon", "averaging.moon:Moon", "model-contrastive learning of features", "Li et al. 2021", display="MOON"
     ),
     RegistryEntry(
         "fedavg_finetune",
-        "fedquilt.methods.personalised.finetune:FedAvgFineTune",
+        "personalised.finetune:FedAvgFineTune",
         "FedAvg, then fine-tuning on each client",
         display="FedAvg + fine-tuning",
     ),
     RegistryEntry(
         "fedper",
-        "fedquilt.methods.personalised.fedper:FedPer",
+        "personalised.fedper:FedPer",
         "shared body, personal head, trained together",
         "Arivazhagan et al. 2019",
     ),
     RegistryEntry(
         "fedper_finetune",
-        "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
+        "personalised.fedper_finetune:FedPerFineTune",
         "FedPer, then head tuning on the new body",
         display="FedPer + fine-tuning",
     ),
     RegistryEntry(
         "hgls",
-        "fedquilt.methods.personalised.hgls:HGLS",
+        "personalised.hgls:HGLS",
         "personal heads improved by searching over other clients' head gradients",
         "CEHGLS",
     ),
     RegistryEntry(
         "fedrep",
-        "fedquilt.methods.personalised.fedrep:FedRep",
+        "personalised.fedrep:FedRep",
         "personal head trained first, then the shared body",
         "Collins et al. 2021",
     ),
     RegistryEntry(
-        "fedbabu",
-        "fedquilt.methods.personalised.fedbabu:FedBABU",
-        "body trained with a fixed head, then fine-tuned",
-        "Oh et al. 2022",
+        "fedbabu", "personalised.fedbabu:FedBABU", "body trained with a fixed head, then fine-tuned", "Oh et al. 2022"
     ),
-    RegistryEntry("fedbn", "fedquilt.methods.personalised.fedbn:FedBN", "personal BatchNorm layers", "Li et al. 2021"),
+    RegistryEntry("fedbn", "personalised.fedbn:FedBN", "personal BatchNorm layers", "Li et al. 2021"),
     RegistryEntry(
-        "ditto",
-        "fedquilt.methods.personalised.ditto:Ditto",
-        "personal models regularised towards the global one",
-        "Li et al. 2021",
+        "ditto", "personalised.ditto:Ditto", "personal models regularised towards the global one", "Li et al. 2021"
     ),
-    RegistryEntry(
-        "apfl",
-        "fedquilt.methods.personalised.apfl:APFL",
-        "learned mixture of global and personal model",
-        "Deng et al. 2020",
-    ),
+    RegistryEntry("apfl", "personalised.apfl:APFL", "learned mixture of global and personal model", "Deng et al. 2020"),
     RegistryEntry(
         "pfedme",
-        "fedquilt.methods.personalised.pfedme:PFedMe",
+        "personalised.pfedme:PFedMe",
         "personal models by Moreau envelopes",
         "Dinh et al. 2020",
         display="pFedMe",
     ),
     RegistryEntry(
         "perfedavg",
-        "fedquilt.methods.personalised.perfedavg:PerFedAvg",
+        "personalised.perfedavg:PerFedAvg",
         "MAML-style initialisation for fine-tuning; first order",
         "Fallah et al. 2020",
         display="Per-FedAvg",
     ),
     RegistryEntry(
         "perfedavg_hf",
-        "fedquilt.methods.personalised.perfedavg:PerFedAvgHF",
+        "personalised.perfedavg:PerFedAvgHF",
         "Per-FedAvg with Hessian-free second-order gradients",
         "Fallah et al. 2020",
         display="Per-FedAvg-HF",
     ),
     RegistryEntry(
-        "fedala",
-        "fedquilt.methods.personalised.fedala:FedALA",
-        "adaptive local aggregation of the global model",
-        "Zhang et al. 2023",
+        "fedala", "personalised.fedala:FedALA", "adaptive local aggregation of the global model", "Zhang et al. 2023"
     ),
     RegistryEntry(
         "fedamp",
-        "fedquilt.methods.personalised.fedamp:FedAMP",
+        "personalised.fedamp:FedAMP",
         "attentive message passing between similar clients",
         "Huang et al. 2021",
         own_average="every client is sent a mixture of its own, by how like the others' models are",
     ),
     RegistryEntry(
-        "fedproto",
-        "fedquilt.methods.personalised.fedproto:FedProto",
-        "exchanges class prototypes instead of models",
-        "Tan et al. 2022",
+        "fedproto", "personalised.fedproto:FedProto", "exchanges class prototypes instead of models", "Tan et al. 2022"
     ),
-    RegistryEntry(
-        "fedrod", "fedquilt.methods.personalised.fedrod:FedRoD", "generic head plus personal head", "Chen and Chao 2022"
-    ),
+    RegistryEntry("fedrod", "personalised.fedrod:FedRoD", "generic head plus personal head", "Chen and Chao 2022"),
     RegistryEntry(
         "fedrod_hyper",
-        "fedquilt.methods.personalised.fedrod:FedRoDHyper",
+        "personalised.fedrod:FedRoDHyper",
         "FedRoD with a hypernetwork for the personal head",
         "Chen and Chao 2022",
         display="FedRoD-hyper",
     ),
     RegistryEntry(
         "fedavg_balanced",
-        "fedquilt.methods.long_tailed.losses:FedAvgBalanced",
+        "long_tailed.losses:FedAvgBalanced",
         "FedAvg with balanced softmax",
         "Ren et al. 2020",
         display="FedAvg + balanced softmax",
     ),
     RegistryEntry(
-        "fedlc",
-        "fedquilt.methods.long_tailed.losses:FedLC",
-        "FedAvg with logits calibrated by class counts",
-        "Zhang et al. 2022",
+        "fedlc", "long_tailed.losses:FedLC", "FedAvg with logits calibrated by class counts", "Zhang et al. 2022"
     ),
     RegistryEntry(
-        "fedetf",
-        "fedquilt.methods.long_tailed.fedetf:FedETF",
-        "features for a fixed simplex ETF classifier",
-        "Li et al. 2023",
+        "fedetf", "long_tailed.fedetf:FedETF", "features for a fixed simplex ETF classifier", "Li et al. 2023"
     ),
     RegistryEntry(
         "fedloge",
-        "fedquilt.methods.long_tailed.fedloge:FedLoGe",
+        "long_tailed.fedloge:FedLoGe",
         "features for a fixed sparse frame; realigned global and local heads",
         "Xiao et al. 2024",
     ),
     RegistryEntry(
-        "creff",
-        "fedquilt.methods.long_tailed.creff:CReFF",
-        "classifier retraining on federated features",
-        "Shang et al. 2022",
+        "creff", "long_tailed.creff:CReFF", "classifier retraining on federated features", "Shang et al. 2022"
     ),
     RegistryEntry(
         "ratio_loss",
-        "fedquilt.methods.long_tailed.ratio_loss:RatioLoss",
+        "long_tailed.ratio_loss:RatioLoss",
         "reweights classes that the model neglects",
         "Wang et al. 2021",
         display="Ratio Loss",
     ),
     RegistryEntry(
         "flhc",
-        "fedquilt.methods.clustered.flhc:FLHC",
+        "clustered.flhc:FLHC",
         "hierarchical clustering of updates after warm-up, then FedAvg per cluster",
         "Briggs et al. 2020",
         display="FL+HC",
     ),
     RegistryEntry(
-        "hcfl",
-        "fedquilt.methods.clustered.hcfl:HCFL",
-        "discovered clusters that share an embedding, with decaying weight",
-        "CFLA 1.0.0",
+        "hcfl", "clustered.hcfl:HCFL", "discovered clusters that share an embedding, with decaying weight", "CFLA 1.0.0"
     ),
     RegistryEntry(
         "fedgroup",
-        "fedquilt.methods.clustered.fedgroup:FedGroup",
+        "clustered.fedgroup:FedGroup",
         "clusters by decomposed cosine similarity of updates, with cold start",
         "Duan et al. 2021",
     ),
     RegistryEntry(
         "fedgroup_params",
-        "fedquilt.methods.clustered.fedgroup:FedGroupParams",
+        "clustered.fedgroup:FedGroupParams",
         "clusters by weights instead of updates; only to reproduce a comparison",
         "CFLA 1.0.0",
         display="FedGroup on parameters",
     ),
     RegistryEntry(
-        "cfl",
-        "fedquilt.methods.clustered.cfl:CFL",
-        "recursive bipartition of clusters whose clients disagree",
-        "Sattler et al. 2019",
+        "cfl", "clustered.cfl:CFL", "recursive bipartition of clusters whose clients disagree", "Sattler et al. 2019"
     ),
     RegistryEntry(
-        "pacfl",
-        "fedquilt.methods.clustered.pacfl:PACFL",
-        "clusters by principal angles between clients' data",
-        "Vahidian et al. 2023",
+        "pacfl", "clustered.pacfl:PACFL", "clusters by principal angles between clients' data", "Vahidian et al. 2023"
     ),
     RegistryEntry(
         "fedper_grouped",
-        "fedquilt.methods.clustered.fedper_grouped:FedPerGrouped",
+        "clustered.fedper_grouped:FedPerGrouped",
         "personal heads, one body per discovered cluster",
         display="FedPer + clusters",
     ),
     RegistryEntry(
-        "ifca",
-        "fedquilt.methods.clustered.ifca:IFCA",
-        "K models; each client trains the one with the lowest loss",
-        "Ghosh et al. 2020",
+        "ifca", "clustered.ifca:IFCA", "K models; each client trains the one with the lowest loss", "Ghosh et al. 2020"
     ),
     RegistryEntry(
         "ifca_gradient",
-        "fedquilt.methods.clustered.ifca:IFCAGradient",
+        "clustered.ifca:IFCAGradient",
         "IFCA with one full-batch gradient per round",
         "Ghosh et al. 2020",
         display="IFCA on gradients",
     ),
-    RegistryEntry(
-        "fesem",
-        "fedquilt.methods.clustered.fesem:FeSEM",
-        "K models; each client belongs to the nearest",
-        "Long et al. 2022",
-    ),
-    RegistryEntry(
-        "cgpfl",
-        "fedquilt.methods.clustered.cgpfl:CGPFL",
-        "K models that regularise personal models",
-        "Tang et al. 2022",
-    ),
+    RegistryEntry("fesem", "clustered.fesem:FeSEM", "K models; each client belongs to the nearest", "Long et al. 2022"),
+    RegistryEntry("cgpfl", "clustered.cgpfl:CGPFL", "K models that regularise personal models", "Tang et al. 2022"),
     RegistryEntry(
         "cgpfl_moreau",
-        "fedquilt.methods.clustered.cgpfl:CGPFLMoreau",
+        "clustered.cgpfl:CGPFLMoreau",
         "CGPFL with an inner problem, as in pFedMe",
         "Tang et al. 2022",
         display="CGPFL-Moreau",
     ),
     RegistryEntry(
-        "lcfed",
-        "fedquilt.methods.clustered.lcfed:LCFed",
-        "K models and a shared embedding as regularisers",
-        "Zhang et al. 2025",
+        "lcfed", "clustered.lcfed:LCFed", "K models and a shared embedding as regularisers", "Zhang et al. 2025"
     ),
     RegistryEntry(
         "fedsoft",
-        "fedquilt.methods.clustered.fedsoft:FedSoft",
+        "clustered.fedsoft:FedSoft",
         "soft clustering: clients mix several clusters",
         "Ruan and Joe-Wong 2022",
         own_average="every client counts in every cluster, by its share of rows there",
     ),
     RegistryEntry(
         "localize_stitch",
-        "fedquilt.methods.merging.localize_stitch:LocalizeStitch",
+        "merging.localize_stitch:LocalizeStitch",
         "sends only each client's largest changes, averaged over the clients that made them",
         "He et al. 2025",
         own_average="how changes are stitched is the method; its option conflicts chooses",
@@ -375,7 +306,7 @@ METHODS = _table(
     ),
     RegistryEntry(
         "stitch_once",
-        "fedquilt.methods.merging.localize_stitch:StitchOnce",
+        "merging.localize_stitch:StitchOnce",
         "Localize-and-Stitch as first published: a single round",
         "He et al. 2025",
         own_average="how changes are stitched is the method; its option conflicts chooses",
@@ -383,54 +314,52 @@ METHODS = _table(
     ),
     RegistryEntry(
         "single_model",
-        "fedquilt.methods.averaging.centralised:SingleModel",
+        "averaging.centralised:SingleModel",
         "one model on pooled data, first round only; upper baseline for merging",
         display="Single model",
     ),
     RegistryEntry(
         "podfcssv",
-        "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
+        "self_supervised.podfcssv:PODFCSSV",
         "adapters of a frozen masked autoencoder, with a prototype bank against forgetting",
         "PODFCSSV 0.1.0",
     ),
-    RegistryEntry(
-        "fedmae", "fedquilt.methods.self_supervised.podfcssv:FedMAE", "the same adapters, averaged, without prototypes"
-    ),
+    RegistryEntry("fedmae", "self_supervised.podfcssv:FedMAE", "the same adapters, averaged, without prototypes"),
     RegistryEntry(
         "mae_alone",
-        "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
+        "self_supervised.podfcssv:MAEAlone",
         "the same adapters, trained locally",
         own_average="nothing is averaged; every client keeps its own adapters",
         display="Local MAE",
     ),
     RegistryEntry(
         "mae_pooled",
-        "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
+        "self_supervised.podfcssv:MAEPooled",
         "the same adapters, on pooled samples; upper baseline",
         own_average="nothing is averaged; all rows are in one place",
         display="Centralized MAE",
     ),
     RegistryEntry(
         "feddrift",
-        "fedquilt.methods.clustered.feddrift:FedDrift",
+        "clustered.feddrift:FedDrift",
         "opens and merges clusters as data drift",
         "Jothimurugesan et al. 2023",
     ),
 )
-OPTIMIZERS = _table(
+OPTIMIZERS = _in(
     "fedquilt.pieces.optimizers:",
     RegistryEntry("sgd", "SGD", "stochastic gradient descent"),
     RegistryEntry("adam", "Adam", "Adam", "Kingma and Ba 2015"),
     RegistryEntry("adamw", "AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"),
 )
-SCHEDULES = _table(
+SCHEDULES = _in(
     "fedquilt.pieces.schedules:",
     RegistryEntry("exponential", "exponential", "gamma ** round"),
     RegistryEntry("step_down", "step_down", "times factor at each milestone"),
     RegistryEntry("cosine", "cosine", "half a cosine down to a floor"),
     RegistryEntry("warm_up", "warm_up", "linear over the first rounds"),
 )
-PARTITIONS = _table(
+PARTITIONS = _in(
     "fedquilt.data.partitions.",
     RegistryEntry("iid", "labels:IID", "equal random fractions"),
     RegistryEntry("dirichlet", "labels:Dirichlet", "per class, client fractions from a Dirichlet"),
@@ -456,12 +385,12 @@ PARTITIONS = _table(
         "the split of clustered studies' code, remainders to the last client",
     ),
 )
-LONG_TAILS = _table(
+LONG_TAILS = _in(
     "fedquilt.data.partitions.long_tail:",
     RegistryEntry("exponential", "ExponentialTail", "sizes fall exponentially", "Cui et al. 2019"),
     RegistryEntry("step", "StepTail", "half the classes are rare"),
 )
-SHIFTS = _table(
+SHIFTS = _in(
     "fedquilt.data.partitions.shift:",
     RegistryEntry("rotation", "Rotation", "images rotated by a client-specific angle", "Ghosh et al. 2020"),
     RegistryEntry("noise", "Noise", "noise of a level dealt to clients", "Li et al. 2022"),
@@ -469,7 +398,7 @@ SHIFTS = _table(
     RegistryEntry("colour", "Colour", "client-specific colour cast"),
     RegistryEntry("label_permutation", "LabelPermutation", "groups that permute labels", "Sattler et al. 2020"),
 )
-TRANSFORMS = _table(
+TRANSFORMS = _in(
     "fedquilt.data.transforms:",
     RegistryEntry("resize", "Resize", "square images of another size, bilinear"),
     RegistryEntry("grey_to_rgb", "GreyToRGB", "one channel three times"),
@@ -477,32 +406,25 @@ TRANSFORMS = _table(
     RegistryEntry("random_crop", "RandomCrop", "in training: pad and crop at random"),
     RegistryEntry("random_flip", "RandomFlip", "in training: mirror at random"),
 )
-STREAMS = _table(
+STREAMS = _in(
     "fedquilt.data.streams.kinds:",
     RegistryEntry("by_class", "ByClass", "groups of classes, one after the other"),
     RegistryEntry("datasets", "Datasets", "data sets, one after the other"),
     RegistryEntry("client_datasets", "ClientDatasets", "each client its own list of data sets"),
     RegistryEntry("drift", "Drift", "a shift that happens at a round"),
 )
-AGGREGATORS = _table(
-    "",
-    RegistryEntry("mean", "fedquilt.pieces.aggregators:mean", "mean weighted by samples", ready=True),
-    RegistryEntry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "unweighted mean", ready=True),
+AGGREGATORS = _in(
+    "fedquilt.pieces.",
+    RegistryEntry("mean", "aggregators:mean", "mean weighted by samples", ready=True),
+    RegistryEntry("uniform_mean", "aggregators:uniform_mean", "unweighted mean", ready=True),
     RegistryEntry(
-        "stitch",
-        "fedquilt.pieces.merging.aggregators:stitch",
-        "mean over those who changed a weight much",
-        "He et al. 2025",
+        "stitch", "merging.aggregators:stitch", "mean over those who changed a weight much", "He et al. 2025"
     ),
-    RegistryEntry("ties", "fedquilt.pieces.merging.aggregators:ties", "trimmed, signs elected", "Yadav et al. 2023"),
-    RegistryEntry(
-        "dare", "fedquilt.pieces.merging.aggregators:dare", "most changes dropped, the rest grown", "Yu et al. 2024"
-    ),
-    RegistryEntry(
-        "task_arithmetic", "fedquilt.pieces.merging.aggregators:task_arithmetic", "a scaled sum", "Ilharco et al. 2023"
-    ),
+    RegistryEntry("ties", "merging.aggregators:ties", "trimmed, signs elected", "Yadav et al. 2023"),
+    RegistryEntry("dare", "merging.aggregators:dare", "most changes dropped, the rest grown", "Yu et al. 2024"),
+    RegistryEntry("task_arithmetic", "merging.aggregators:task_arithmetic", "a scaled sum", "Ilharco et al. 2023"),
     *(
-        RegistryEntry(name, f"fedquilt.pieces.robust:{name}", about, reference)
+        RegistryEntry(name, f"robust:{name}", about, reference)
         for name, about, reference in (
             ("clip_norm", "long changes are shortened, then the mean or another rule", "Sun et al. 2019"),
             ("centred_clip", "the mean of what lies near the mean, again and again", "Karimireddy et al. 2021"),
@@ -519,10 +441,10 @@ AGGREGATORS = _table(
         )
     ),
 )
-ATTACKS = _table(
-    "",
+ATTACKS = _in(
+    "fedquilt.pieces.robust.",
     *(
-        RegistryEntry(name, f"fedquilt.pieces.robust.attacks:{name}", about, reference)
+        RegistryEntry(name, f"attacks:{name}", about, reference)
         for name, about, reference in (
             ("sign_flip", "-factor times what was learned", ""),
             ("scaling", "factor times what was learned", ""),
@@ -534,14 +456,10 @@ ATTACKS = _table(
             ("adaptive", "another attack, as far as moves the run's aggregator most", "Shejwalkar and Houmansadr 2021"),
         )
     ),
-    RegistryEntry(
-        "label_flip", "fedquilt.pieces.robust.poisoning:label_flip", "train on wrong labels", "Fang et al. 2020"
-    ),
-    RegistryEntry(
-        "backdoor", "fedquilt.pieces.robust.poisoning:backdoor", "teach that a mark means a class", "Gu et al. 2017"
-    ),
+    RegistryEntry("label_flip", "poisoning:label_flip", "train on wrong labels", "Fang et al. 2020"),
+    RegistryEntry("backdoor", "poisoning:backdoor", "teach that a mark means a class", "Gu et al. 2017"),
 )
-CODECS = _table(
+CODECS = _in(
     "fedquilt.pieces.codecs:",
     RegistryEntry("hgc", "hgc", "signs, and the norm of each row", "CEHGLS, mended"),
     RegistryEntry("hgc_rc", "hgc_rc", "signs, and the norms of rows and columns"),
@@ -559,7 +477,7 @@ CODECS = _table(
     RegistryEntry("sparse", "sparse", "what is not 0, in the smallest of four forms"),
     RegistryEntry("lfsr", "lfsr", "whitening of bytes at the end of a chain; not encryption"),
 )
-TRACKERS = _table(
+TRACKERS = _in(
     "fedquilt.runs.trackers.",
     RegistryEntry("tensorboard", "tensorboard:TensorBoard", "event files for TensorBoard"),
     RegistryEntry("wandb", "wandb:WandB", "Weights & Biases"),
@@ -586,7 +504,7 @@ MODELS = _models(
     mae="masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
-ENGINES = _table(
+ENGINES = _in(
     "fedquilt.runs.engines:",
     RegistryEntry("auto", "auto", "in this process, switching to worker processes for long runs"),
     RegistryEntry("local", "local", "in this process, one client after another"),

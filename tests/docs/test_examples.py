@@ -89,7 +89,9 @@ def test_own_code_is_swept(tmp_path: Path) -> None:
     assert len(said.json["points"]) == 2
 
 
-def test_own_code_is_compared_and_swept_from_python(tmp_path: Path) -> None:
+def test_own_code_is_compared_and_swept_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for slow in ("fedquilt.studies.compare._draw", "fedquilt.report.write_report"):
+        monkeypatch.setattr(slow, lambda *_: None)
     loop = example("own_loop").train
     net = Net.of(example("own_model").Wide, features=8, classes=2, width=8)
     base = FedAvg(net, client_update=loop)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-HOME = Path(__file__).resolve().parents[2]
+from helpers.scripts import HOME, loaded
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("long_tails_table", HOME / "docs/long_tails_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module, before = importlib.util.module_from_spec(spec), list(sys.path)
-    spec.loader.exec_module(module)
+    before = list(sys.path)
+    module = loaded("docs/long_tails_table.py")
     sys.path[:] = before
     return module
 
@@ -60,3 +56,11 @@ def test_cells_and_tests_by_hand(script: Any) -> None:
 def test_without_headroom_there_is_no_table(script: Any) -> None:
     with pytest.raises(SystemExit, match=r"No headroom: 4\.0 points, and seeds differ by 2\.8"):
         script.tables({**FOUND, "upper": {"0": 0.33, "1": 0.37}})
+
+
+def test_the_page_shows_the_kept_numbers(script: Any) -> None:
+    page, kept = HOME / "docs/long-tails.md", HOME / "docs/long_tails.json"
+    found = json.loads(kept.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    assert script.with_tables(text, found) == text, "run: python docs/long_tails_table.py"
+    assert all(len(runs) == 3 for runs in (found["upper"], *found["methods"].values()))

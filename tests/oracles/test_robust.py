@@ -26,7 +26,7 @@ from fedquilt.methods.personalised.fedproto import MEANS, ROWS, FedProto, Protot
 from fedquilt.models import MLP
 from fedquilt.pieces import robust
 from fedquilt.pieces.aggregators import mean
-from fedquilt.pieces.robust.vectors import count_of, groups, length
+from fedquilt.pieces.robust.vectors import Sample, Vectors, count_of, groups, length
 
 RULES = {
     "clip_norm": robust.clip_norm(radius=2.0),
@@ -415,3 +415,32 @@ def test_a_recipe_counts_too(kind: str) -> None:
     assert count_of(made["aggregate"].byzantine, 100) == 2
     _, problems = check_options("method", "fedavg", {"aggregate": {"kind": kind, "byzantine": 2.5}}, "method")
     assert "or a count of clients, got 2.5" in problems[0]
+
+
+def test_distances_from_a_sample_are_near_and_the_rule_chooses_as_with_all() -> None:
+    draw = np.random.default_rng(0)
+    shapes = {"a.weight": (300, 300), "a.bias": (300,), "b.weight": (200, 300)}
+    common = {n: draw.normal(size=s) for n, s in shapes.items()}
+
+    def change(sign: float) -> Upload:
+        return Upload({n: torch.tensor(sign * common[n] + draw.normal(size=s)) for n, s in shapes.items()})
+
+    replies = [Reply(i, 10, change(-3.0 if i > 6 else 1.0)) for i in range(10)]
+    weights = torch.ones(10, dtype=torch.float64)
+    changes = [r.upload.delta for r in replies]
+    exact, near = Vectors(changes, weights), Vectors(changes, weights, sample=Sample(20_000, Seed(3)))
+    off = ~torch.eye(10, dtype=torch.bool)
+    torch.testing.assert_close(near.distances[off], exact.distances[off], rtol=0.06, atol=0.0)
+    assert not torch.equal(near.distances, exact.distances)
+    whole = Vectors(changes, weights, sample=Sample(10**6, Seed(3)))
+    torch.testing.assert_close(whole.distances, exact.distances)
+    start = {n: torch.zeros(s, dtype=torch.float64) for n, s in shapes.items()}
+    spike = {n: t.clone() for n, t in changes[0].items()}
+    spike["a.weight"][7, 7] += 1e4  # no row of the sample has it, and it lies far away all the same
+    hidden = Vectors([spike, *changes[1:]], weights, sample=Sample(2_000, Seed(3)))
+    assert float(hidden.distances[0, 1:].min()) > 0.9e8
+    picked, same = (robust.multi_krum(byzantine=3, sample=s)(start, replies, CONTEXT) for s in (4000, None))
+    for name in shapes:
+        torch.testing.assert_close(picked[name], same[name])
+    with pytest.raises(InputError, match="sample is a count"):
+        robust.krum(sample=0)(start, replies, CONTEXT)

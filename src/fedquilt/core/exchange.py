@@ -70,6 +70,17 @@ class Reply(Generic[R]):
     examples = renamed("examples", "samples")
 
 
+@dataclass(frozen=True)
+class Sifted:
+    """What checks of a cohort leave of its replies: those that count; who is left out, and why; whose replies count for
+    less, and how; and what to know in later rounds, as JSON has it."""
+
+    kept: list[Reply[Any]]
+    odd: dict[ClientId, str]
+    bounded: dict[ClientId, str]
+    past: dict[str, Any]
+
+
 class Codec(Protocol):
     """How an upload or a download travels. ``sent`` is what both sides hold: of an upload, the download before it.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from fedquilt.core.exchange import Exchange, Method, Reply
+from fedquilt.core.exchange import Exchange, Method, Reply, Sifted
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.errors import ExchangeError, InputError, RoundError
@@ -99,20 +99,6 @@ class Handles(MemorySlots):
     def digests(self) -> Mapping[ClientId, str]:
         """The sha256 of every frame kept."""
         return {client: handle.hex() for client, handle in self.frames.items()}
-
-
-class Sifted(Protocol):
-    """The replies that count; who is left out, and why; whose replies count for less, and how; and what to know in
-    later rounds, as JSON has it."""
-
-    @property
-    def kept(self) -> list[Reply]: ...
-    @property
-    def odd(self) -> dict[ClientId, str]: ...
-    @property
-    def bounded(self) -> dict[ClientId, str]: ...
-    @property
-    def past(self) -> dict[str, Any]: ...
 
 
 class ReplyChecks(Protocol):

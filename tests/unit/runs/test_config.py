@@ -37,7 +37,12 @@ def test_an_empty_file_is_a_run_with_the_documented_defaults(tmp_path: Path) -> 
     assert config == Config()
     assert (config.rounds, config.seed, config.name) == (20, 0, "run")
     assert (config.method.kind, config.model.kind, config.train.optimizer.options) == ("fedavg", "mlp", {"lr": 0.05})
-    assert (config.data.source, config.data.clients, config.data.test, config.data.valid) == ("digits", 20, 0.2, 0.1)
+    assert (config.data.source.kind, config.data.clients, config.data.test, config.data.valid) == (
+        "digits",
+        20,
+        0.2,
+        0.1,
+    )
     assert (config.engine.kind, config.evaluate.every, config.stop.patience) == ("auto", 1, None)
 
 
@@ -305,6 +310,12 @@ _SAME = [
     'compare.methods=["fedavg"]',
     "compare.target=0.5",
     "compare.frame=true",
+    'robustness.rules=["median"]',
+    'robustness.attacks=["alie"]',
+    "robustness.shares=[0.3]",
+    'robustness.by=["samples"]',
+    "robustness.seeds=[7]",
+    "robustness.most_cost=0.1",
     "engine.nodes=2",
     "engine.width=3",
     "output.stages=true",

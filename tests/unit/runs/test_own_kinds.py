@@ -8,7 +8,7 @@ import pytest
 
 from fedquilt.config.config import load
 from fedquilt.errors import ConfigError
-from helpers.command import fedquilt, lines
+from helpers.command import fedquilt
 
 CODE = """
 from dataclasses import dataclass, replace
@@ -163,7 +163,6 @@ def test_all_at_once_with_arguments(folder: Path, place: str) -> None:
     assert said.json["last"]["told"] == 3.0
     assert (run / "told.txt").read_text() == "3.0"
     assert 0 < said.json["last"]["test_sure"] <= 1
-    assert sum(row["rows"] for row in lines(run / "metrics" / "client_updates.jsonl")[:3]) < 120
     again = fedquilt("resume", run, "--json")
     assert again.json["digest"] == said.json["digest"]
     played = fedquilt("run", run / "config.toml", "engine.kind=workers", "engine.processes=1", *BASE[-2:])
@@ -215,7 +214,7 @@ def test_data_of_a_package_take_its_arguments(folder: Path) -> None:
     said = fedquilt("run", "recipe.toml", wine, "model=logistic", *BASE)
     assert said.code == 0, said.out
     said = fedquilt("run", "recipe.toml", wine.replace("_y", "_z"), *BASE[:-2])
-    assert f"data.source.return_X_z: unknown key for '{name}'; did you mean 'return_X_y'?" in said.out
+    assert f"data.source.return_X_z: unknown key for '{name}'; did you mean 'return_X_y'?" in said.err
 
 
 @pytest.mark.parametrize(

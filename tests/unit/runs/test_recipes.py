@@ -50,7 +50,7 @@ class Elsewhere:
 @pytest.mark.parametrize("path", HGLS, ids=lambda p: p.stem)
 def test_the_recipes_of_hgls_have_their_controls_and_fitting_models(path: Path) -> None:
     config = parse(tomllib.loads(path.read_text()))
-    shape = {"fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}[config.data.source]
+    shape = {"fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}[config.data.source.kind]
     options = [(choice.kind, dict(choice.options)) for choice in config.compare.methods]
     for control in ("fedavg", "fedper", "fedper_finetune"):
         assert (control, {}) in options
@@ -77,7 +77,7 @@ def test_the_published_long_tails(letter: str) -> None:
     """500 rounds of 5 epochs with batches of 8; 40 clients of CIFAR-10, 20 of CIFAR-100."""
     classes, factor, alpha = SETTINGS[letter]
     config = parse(tomllib.loads((ROOT / "long_tail" / f"cifar{classes}_lt_{letter}.toml").read_text()))
-    assert config.data.source == f"cifar{classes}"
+    assert config.data.source.kind == f"cifar{classes}"
     assert config.data.long_tail is not None
     assert config.data.long_tail.options["factor"] == factor
     assert config.data.partition.options == {"alpha": alpha, "random_state": 3407}
@@ -105,7 +105,7 @@ def test_the_published_recipes_of_fedloge_can_be_played(name: str) -> None:
     """Every method fits the model, with fewer classes, whose frame is quick to build; the published one is among
     them, beside the balanced one and FedAvg with balanced softmax."""
     config = parse(tomllib.loads((ROOT / "published" / f"fedloge_{name}.toml").read_text()))
-    assert config.data.source == name.removesuffix("_lt" if "cifar" in name else "")
+    assert config.data.source.kind == name.removesuffix("_lt" if "cifar" in name else "")
     made = [method_of(config.with_method(c), Elsewhere(PUBLISHED[name], 10)) for c in config.compare.methods]
     losses = [m.frame_loss for m in made if isinstance(m, FedLoGe)]
     assert losses == ["cross_entropy", "balanced"]

@@ -113,7 +113,7 @@ def test_large_heat_maps_are_thinned_and_say_so(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("fedquilt.report.panels.clients.MOST_CELLS", 600)
     folder = made_comparison(tmp_path / "made", clients=20, rounds=20, seeds=1)
     heat = panel(write_report(folder), "heat")
-    assert "thinned" in heat["note"]
+    assert "subsampled" in heat["note"]
     cells = sum(len(v["values"]) * len(v["values"][0]) for v in heat["blocks"][0]["variants"])
     assert 300 < cells <= 700
     assert (heat["blocks"][0]["variants"][0]["x"][0], heat["blocks"][0]["variants"][0]["x"][-1]) == ("1", "20")

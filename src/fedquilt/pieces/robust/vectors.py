@@ -14,23 +14,27 @@ from torch.linalg import vector_norm
 
 from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
-from fedquilt.core.params import Params, add, is_statistic
+from fedquilt.core.params import Params, add, is_statistic, numel
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 
 Per = Literal["model", "block", "layer", "tensor"]
 _PIECE = 2**15  # numbers of each vector that are looked at together
+_ROW, _FEW = 128, 4096  # numbers that are drawn together, and up to which nothing is drawn
 
 
 class Vectors:
     """n vectors over the same float tensors, and the share of each: ``sum_i w_i = 1``.
 
     With a ``mix``, vector i is ``sum_j mix_ij change_j``. Beside the changes themselves, memory for 32,768 numbers of
-    each and for n x n products is taken.
+    each and for n x n products is taken. With a ``sample``, products are reckoned from that part of the numbers,
+    and what it misses of a length is a direction of its own.
     """
 
-    def __init__(self, changes: Sequence[Params], weights: Tensor, mix: Tensor | None = None) -> None:
-        self.changes, self.mix = changes, mix
+    def __init__(
+        self, changes: Sequence[Params], weights: Tensor, mix: Tensor | None = None, sample: Sample | None = None
+    ) -> None:
+        self.changes, self.mix, self.sample = changes, mix, sample
         self.weights = weights / weights.sum()
         self._of: tuple[Vectors, Tensor] | None = None  # whose sums these are, and which
 
@@ -58,9 +62,27 @@ class Vectors:
             vectors, mix = self._of
             return mix @ vectors.products @ mix.T
         total = torch.zeros(len(self), len(self), dtype=torch.float64)
-        for _, piece in self.pieces():
+        for piece in self._looked_at():
             total += piece @ piece.T
-        return total
+        if self.sample is None:
+            return total
+        missed = self.lengths.square() - total.diagonal()  # what no sample saw shares its direction with nobody
+        return total + torch.diag(missed.clamp(min=0))
+
+    def _looked_at(self) -> Iterator[Tensor]:
+        """n x k: what products are reckoned from, piece by piece."""
+        if self.sample is None:
+            yield from (piece for _, piece in self.pieces())
+            return
+        for name, first in self.changes[0].items():
+            rows = self.sample.rows(name, first.numel(), numel(self.changes[0]))
+            flat = [change[name].reshape(-1) for change in self.changes]
+            if rows is None:
+                yield torch.stack(flat).double()
+                continue
+            whole = first.numel() // _ROW * _ROW
+            picked = torch.stack([f[:whole].view(-1, _ROW).index_select(0, rows).view(-1) for f in flat])
+            yield picked.double() * math.sqrt(first.numel() / picked.shape[1])
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -113,6 +135,24 @@ def length(change: Params) -> float:
     return found if math.isfinite(found) else math.hypot(*(float(vector_norm(p.double())) for p in pieces))
 
 
+@dataclass(frozen=True)
+class Sample:
+    """So many numbers of each vector, the same ones of all, drawn by the seed in short rows: each tensor gives its
+    share, and a tensor of a few numbers all that it has."""
+
+    count: int
+    seed: Seed
+
+    def rows(self, name: str, size: int, of: int) -> Tensor | None:
+        """Which rows of a tensor with so many of all numbers; None takes the whole tensor."""
+        rows = size // _ROW
+        wanted = max(1, round(self.count * size / of / _ROW))
+        if size <= _FEW or wanted >= rows:
+            return None
+        drawn = self.seed.fold("sample", name).numpy().choice(rows, size=wanted, replace=False)
+        return torch.from_numpy(drawn).sort().values
+
+
 class Rule(Protocol):
     """What clients' changes, as vectors, are merged to."""
 
@@ -130,21 +170,29 @@ class RobustAggregator:
             head), a ``"layer"`` (a module's tensors) or a ``"tensor"``. Running statistics of BatchNorm are always
             vectors of their own.
         by_samples: Whether clients count by their samples, where the rule weighs them, or all the same.
+        sample: Reckon distances from so many of a change's numbers, drawn anew each round, which takes time n^2 sample
+            instead of n^2 d. Lengths are those of all numbers: what hides in a few of them still lies far away. None
+            takes all.
     """
 
     per: Per = "model"
     by_samples: bool = True
+    sample: int | None = None
 
     def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
         heard = list(replies)
         if not heard:
             return current
+        if self.sample is not None and self.sample < 1:
+            raise InputError(f"sample is a count of numbers of at least 1, or none, got {self.sample}.")
         weights = torch.tensor([float(r.samples) if self.by_samples else 1.0 for r in heard], dtype=torch.float64)
         changes = [r.upload.delta for r in heard]
         change: Params = {}
         for place, names in enumerate(groups(changes[0], self.per)):
-            vectors = Vectors([{n: c[n] for n in names} for c in changes], weights)
-            change.update(self.merge(vectors, context.seed.fold("robust", place)))
+            seed = context.seed.fold("robust", place)
+            sample = None if self.sample is None else Sample(self.sample, seed)
+            vectors = Vectors([{n: c[n] for n in names} for c in changes], weights, sample=sample)
+            change.update(self.merge(vectors, seed))
         change.update(middle_counts(changes))
         return add(current, {n: change[n] for n in changes[0]})
 
