@@ -25,7 +25,7 @@ _BLOCK = 2**25  # bytes that are read at once where all rows are wanted in turn
 class Reader(Protocol):
     """Reads rows by their numbers.
 
-    ``seed`` is for rows that are drawn again each time, such as randomly cropped images; None gives the rows as they are
+    ``seed`` is for rows that are drawn anew each time, such as randomly cropped images; None gives the rows as they are
     looked at, which are always the same.
     """
 
