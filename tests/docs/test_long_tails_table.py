@@ -59,8 +59,11 @@ def test_without_headroom_there_is_no_table(script: Any) -> None:
 
 
 def test_the_page_shows_the_kept_numbers(script: Any) -> None:
-    page, kept = HOME / "docs/long-tails.md", HOME / "docs/long_tails.json"
+    """Three seeds at least; without numbers there is nothing between the marks."""
+    page, kept = (HOME / "docs/long-tails.md").read_text(encoding="utf-8"), HOME / "docs/long_tails.json"
+    if not kept.exists():
+        assert f"{script.BEGIN}\n{script.END}" in page
+        return
     found = json.loads(kept.read_text(encoding="utf-8"))
-    text = page.read_text(encoding="utf-8")
-    assert script.with_tables(text, found) == text, "run: python docs/long_tails_table.py"
-    assert all(len(runs) == 3 for runs in (found["upper"], *found["methods"].values()))
+    assert script.with_tables(page, found) == page, "run: python docs/long_tails_table.py"
+    assert all(len(runs) >= 3 for runs in (found["upper"], *found["methods"].values()))
