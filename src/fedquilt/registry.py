@@ -636,6 +636,11 @@ MODELS = _models(
     mae="masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
+TASKS = _table(
+    RegistryEntry("single_label", "fedquilt.tasks:SingleLabel", "one class for each row; the default"),
+    RegistryEntry("multi_label", "fedquilt.tasks:MultiLabel", "any number of labels for each row, yes or no each"),
+    RegistryEntry("regression", "fedquilt.tasks:Regression", "one number or several for each row"),
+)
 ENGINES = _table(
     RegistryEntry(
         "auto", "fedquilt.runs.engines:auto", "in this process, and in workers once a run turns out to be long"
@@ -659,6 +664,7 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "codec": CODECS,
     "tracker": TRACKERS,
     "model": MODELS,
+    "task": TASKS,
     "engine": ENGINES,
     "dataset": {},
     "metric": {},  # what the library itself has of these is in tables of their own

@@ -80,7 +80,7 @@ class Data(_Section):
 
     source: Text | None = None
     path: Text | None = None
-    label: Text | None = None
+    label: Text | list[Text] | None = None
     user: Text | None = None
     features: list[Text] | None = None
     categories: list[Text] | None = None
@@ -365,6 +365,7 @@ _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left 
     ("train", "loop", None),
     ("", "metrics", None),
     ("", "callbacks", None),
+    ("", "task", None),
 )
 
 
@@ -374,6 +375,7 @@ class Config(_Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "run"
     seed: Number = 0
     rounds: Positive = 20
+    task: Choice | None = None
     data: Data = Data()
     stream: StreamChoice | None = None
     model: Choice = Kinded(kind="mlp")

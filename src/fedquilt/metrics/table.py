@@ -31,7 +31,8 @@ from fedquilt.metrics.support import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-Kind = Literal["classification", "reconstruction"]
+    from fedquilt.core.task import Task
+
 Summary = Literal["pooled", "std", "worst10", "common"]
 Place = Literal["table", "report", "watch"]
 GROUP = "fedquilt.metrics"  # of entry points
@@ -54,7 +55,7 @@ class Counts:
         sums: What metrics with a ``statistic`` add up, by their ids: [clients, ...].
     """
 
-    kind: Kind
+    kind: str
     rows: Array
     loss: Array
     support: Array
@@ -64,8 +65,9 @@ class Counts:
 
     @classmethod
     def of(cls, scores: Sequence[Any]) -> Counts:
-        """Of :class:`fedquilt.metrics.classify.Scores`, or of :class:`fedquilt.metrics.reconstruct.Reconstructed`."""
-        kind: Kind = "classification" if hasattr(scores[0], "support") else "reconstruction"
+        """Of :class:`fedquilt.metrics.classify.Scores`, :class:`fedquilt.metrics.reconstruct.Reconstructed` or
+        :class:`fedquilt.metrics.summed.Summed`."""
+        kind = getattr(scores[0], "kind", "classification" if hasattr(scores[0], "support") else "reconstruction")
         support, correct, called = (
             _stacked([getattr(s, name) for s in scores]) if kind == "classification" else np.zeros((len(scores), 0))
             for name in ("support", "correct", "called")
@@ -80,6 +82,12 @@ class Counts:
             called,
             {name: _stacked([s.sums[name] for s in scores]) for name in sorted(known)},
         )
+
+    def together(self) -> Counts:
+        """All clients' rows as those of one client."""
+        parts = (self.rows, self.loss, self.support, self.correct, self.called)
+        sums = {name: s.sum(0, keepdims=True) for name, s in self.sums.items()}
+        return Counts(self.kind, *(part.sum(0, keepdims=True) for part in parts), sums)
 
 
 def _stacked(counts: Sequence[Tensor]) -> Array:
@@ -101,9 +109,10 @@ class Metric:
         help: What it means, for tables that explain themselves.
         higher_is_better: Its direction.
         share: Whether it is shown in per cent.
-        kinds: The scores that it can be computed from.
+        kinds: The kinds of scores that it can be computed from; () for any.
         summaries: What is kept of it beside the mean over clients: over all rows (pooled), the standard deviation over
             clients, the mean of the worst tenth of the clients, and its value on the server's common rows.
+        pooled: Its value on all clients' rows together, where that is not the mean over rows of clients' values.
         variance: Of each client's value, from the counts of its rows.
         interval: The ends of each client's 95 % interval, where that is more than a variance.
         shown: The places that show it: tables of comparisons, the report's curves and clients, the watch page.
@@ -120,8 +129,9 @@ class Metric:
     help: str = ""
     higher_is_better: bool = True
     share: bool = True
-    kinds: tuple[Kind, ...] = ("classification",)
+    kinds: tuple[str, ...] = ("classification",)
     summaries: tuple[Summary, ...] = ()
+    pooled: Callable[[Counts], Array] | None = None
     variance: Callable[[Counts], Array] | None = None
     interval: Callable[[Counts], tuple[Array, Array]] | None = None
     shown: tuple[Place, ...] = ("table", "report", "watch")
@@ -135,7 +145,7 @@ class Metric:
 
     def applies(self, counts: Counts) -> bool:
         """Whether it can be computed from these."""
-        return counts.kind in self.kinds and (self.statistic is None or self.id in counts.sums)
+        return (not self.kinds or counts.kind in self.kinds) and (self.statistic is None or self.id in counts.sums)
 
     def better(self, value: float, than: float, by: float = 0.0) -> bool:
         """Whether a value is better than another by more than so much."""
@@ -150,8 +160,9 @@ class Metric:
 
     def half(self, counts: Counts, which: Array) -> float | None:
         """Half of the 95 % interval of the mean over these clients, from the counts of their rows; None without a
-        variance."""
-        return None if self.variance is None else half_of_mean(self.variance(counts)[which])
+        variance, or where the rows of one are too few for it."""
+        variances = None if self.variance is None else self.variance(counts)[which]
+        return None if variances is None or np.ma.is_masked(variances) else half_of_mean(np.ma.getdata(variances))
 
     def told(self, numbers: Mapping[str, Any], key: str) -> str:
         """The number of this key for people, with the ± that the number of test samples leaves it, if that is known."""
@@ -246,24 +257,53 @@ for _metric in (
         help="mean loss per row",
         higher_is_better=False,
         share=False,
-        kinds=("classification", "reconstruction"),
+        kinds=(),
         summaries=("common",),
         shown=("report", "watch"),
     ),
 ):
     register(_metric)
 
+_OWN_IDS = frozenset(_KNOWN)  # which stay whatever the task
 
 _used: list[str] = []  # the ids of those that a recipe named, or a script gave
+_tasks: list[Task] = []  # the one of this recipe, if its rows are not of one class each
 
 
 def use(metrics: Sequence[Metric]) -> None:
-    """Make the metrics of a recipe or of a script's call known, and those of the one before unknown."""
+    """Make the metrics of a recipe or of a script's call known, and those of the one before unknown, with its task."""
+    use_task(None)
     while _used:
         _KNOWN.pop(_used.pop(), None)
     for found in metrics:
         register(found)
         _used.append(found.id)
+
+
+def use_task(task: Task | None) -> None:
+    """From here on the metrics are those of this task; of None, those of rows of one class each."""
+    for known in _tasks[0].known if _tasks else ():
+        if known.id not in _used and known.id not in _OWN_IDS:
+            _KNOWN.pop(known.id, None)
+    _tasks[:] = [] if task is None else [task]
+    for found in () if task is None else task.known:
+        if _KNOWN.get(found.id) is not found:
+            register(found)
+
+
+def task() -> Task | None:
+    """The task whose metrics these are; None for rows of one class each."""
+    return _tasks[0] if _tasks else None
+
+
+def main() -> Metric:
+    """The metric that methods are compared by."""
+    return metric(_tasks[0].main if _tasks else PRIMARY)
+
+
+def trivial() -> str:
+    """What the answer is called that needs no input."""
+    return _tasks[0].trivial if _tasks else "majority class"
 
 
 def statistics_in_use() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
@@ -285,9 +325,12 @@ def _installed() -> None:
 
 
 def metrics(shown: Place | None = None) -> tuple[Metric, ...]:
-    """All metrics in their order, or those of a place."""
+    """All metrics of the task in their order, or those of a place; the main one first."""
     _installed()
-    return tuple(m for m in _KNOWN.values() if shown is None or shown in m.shown)
+    kinds = {_tasks[0].kind} if _tasks else {"classification", "reconstruction"}
+    found = [m for m in _KNOWN.values() if not m.kinds or kinds.intersection(m.kinds)]
+    first = _tasks[0].main if _tasks else PRIMARY
+    return tuple(m for m in sorted(found, key=lambda m: m.id != first) if shown is None or shown in m.shown)
 
 
 def metric(id: str) -> Metric:
@@ -313,3 +356,10 @@ def cells(columns: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> dict[
 def values(counts: Counts) -> dict[str, Array]:
     """Of each metric that applies its value for each client."""
     return {m.id: m.of(counts) for m in metrics() if m.applies(counts)}
+
+
+def together(counts: Counts) -> dict[str, float]:
+    """Of each metric that has one its value on all clients' rows together, where that is more than a mean over rows."""
+    whole = counts.together()
+    found = {m.id: m.pooled(whole) for m in metrics() if m.pooled is not None and m.applies(whole)}
+    return {id: float(value[0]) for id, value in found.items() if not np.ma.is_masked(value)}

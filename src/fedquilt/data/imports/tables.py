@@ -15,7 +15,7 @@ import numpy as np
 
 from fedquilt.core.memory import check_bytes
 from fedquilt.core.plain import Array
-from fedquilt.data.imports.columns import Words, arrays_from
+from fedquilt.data.imports.columns import Targets, Words, arrays_from
 from fedquilt.data.npz import Arrays
 from fedquilt.data.sizes import check_parquet, check_texts
 from fedquilt.data.sources.formats.files import text
@@ -26,7 +26,7 @@ _CELL = 64  # bytes that a short cell takes while a csv file is read
 
 def of_csv(
     path: Path,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     delimiter: str = ",",
@@ -75,7 +75,7 @@ def _numbered_rows(path: Path, delimiter: str) -> list[tuple[int, list[str]]]:
 
 def of_parquet(
     path: Path,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     words: Words | str | None = None,
@@ -84,7 +84,8 @@ def of_parquet(
     """A parquet file."""
     named, holes = _parquet_cells(path)
     texts = words.columns if isinstance(words, Words) else words and (words,)
-    needed = [name for name in (label, user, *(texts or ())) if name is not None and name in holes]
+    wanted = label.columns if isinstance(label, Targets) else (label,)
+    needed = [name for name in (*wanted, user, *(texts or ())) if name is not None and name in holes]
     for name in needed:  # any other cell may be missing
         raise InputError(f"{path}, column {name!r}, has {holes[name]} empty cells. Fill them in first.")
     return arrays_from(named, str(path), label, user, features, words, categories)
@@ -123,7 +124,7 @@ def _check(path: Path) -> None:
 
 def of_frame(
     frame: Any,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     words: Words | str | None = None,
@@ -133,7 +134,8 @@ def of_frame(
     where = f"The {type(frame).__name__}"
     named = cells_of(frame, where)
     texts = words.columns if isinstance(words, Words) else words and (words,)
-    for name in (label, user, *(texts or ())):  # any other cell may be missing
+    wanted = label.columns if isinstance(label, Targets) else (label,)
+    for name in (*wanted, user, *(texts or ())):  # any other cell may be missing
         gone = sum(v is None or v != v for v in named[name]) if name in named else 0
         if gone:
             raise InputError(f"{where}, column {name!r}, has {gone} empty cells. Fill them in, or drop those rows.")
