@@ -230,7 +230,9 @@ def _read(data: Data, source: str | None, task: Task | None = None) -> Arrays:
     if source is None and data.path is not None:
         arrays = imports.open(
             Path(data.path),
-            None if data.label is None and not _columns(data.path) else imports.labelled(data.label or "label", {"task": task}),
+            None
+            if data.label is None and not _columns(data.path)
+            else imports.labelled(data.label or "label", {"task": task}),
             data.user,
             data.size,
             data.features,
@@ -336,7 +338,8 @@ def _stream(config: Config) -> Stream:
     shift = choice.shift
     change = None if shift is None else made("shift", shift, "stream.shift")
     stream: Stream = made("stream", choice, "stream")(
-        partial(divided, config.data, task=task_of(config.task)), None if change is None else lambda before: change(before, config.data.seed)
+        partial(divided, config.data, task=task_of(config.task)),
+        None if change is None else lambda before: change(before, config.data.seed),
     )
     return stream
 

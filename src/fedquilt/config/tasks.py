@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -36,15 +37,9 @@ def use_task_of(settings: Mapping[str, JSON]) -> list[str]:
     try:
         found = None if asked is None else task_of(Kinded.model_validate(named(asked)))
     except (InputError, ValueError) as error:
-        return [] if isinstance(error, ValueError) and not isinstance(error, InputError) else [f"task: {error}"]
-    if asked is not None or "fedquilt.metrics.table" in _loaded():
+        return [f"task: {error}"] if isinstance(error, InputError) else []
+    if asked is not None or "fedquilt.metrics.table" in sys.modules:  # light commands do without
         from fedquilt.metrics.table import use_task
 
         use_task(found)
     return []
-
-
-def _loaded() -> Mapping[str, object]:
-    import sys
-
-    return sys.modules

@@ -195,7 +195,10 @@ def of_arrays(
     else:
         many = 20 if clients is None else clients
         check_clients(count, many)
-        ids, parts = tuple(range(many)), _divided(partition or IID(), columns, many, seed.fold("partition"), extras.task)
+        ids, parts = (
+            tuple(range(many)),
+            _divided(partition or IID(), columns, many, seed.fold("partition"), extras.task),
+        )
         check_parts(parts, many, count)
         planted = getattr(partition, "group_of", None)
         groups = None if planted is None else dict(zip(ids, planted(many).tolist(), strict=True))
@@ -244,9 +247,7 @@ def _with_own_tests(
     return replace(extras, global_test=wide).complete(made)
 
 
-def _divided(
-    partition: Partition, columns: Columns, clients: int, seed: Seed, task: Task | None = None
-) -> list[Ints]:
+def _divided(partition: Partition, columns: Columns, clients: int, seed: Seed, task: Task | None = None) -> list[Ints]:
     if "y" in columns:
         y = columns["y"].numpy()
         return partition(y if task is None else task.strata(y), clients, seed)
@@ -349,8 +350,8 @@ def _stacked(pieces: Sequence[Columns]) -> Columns:
         same_kind(pieces[0]["x"], piece["x"], f"piece {number + 1} of the clients' data")
         if "y" in piece and len(piece["y"]) and piece["y"].shape[1:] != pieces[0]["y"].shape[1:]:
             raise InputError(
-                f"piece {number + 1} of the clients' data has targets of shape {tuple(piece['y'].shape[1:])}, the first "
-                f"of {tuple(pieces[0]['y'].shape[1:])}. Give all clients targets of one shape."
+                f"piece {number + 1} of the clients' data has targets of shape {tuple(piece['y'].shape[1:])}, the "
+                f"first of {tuple(pieces[0]['y'].shape[1:])}. Give all clients targets of one shape."
             )
     return {name: torch.cat([p[name] for p in pieces]) for name in pieces[0]}
 

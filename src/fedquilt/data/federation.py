@@ -283,7 +283,9 @@ class Federation:
         ``features`` the columns to use (all others), or ``text`` the columns whose words are used instead. Columns
         that are not numbers are categories, and so are those that ``categories`` names.
         """
-        arrays = imports.of_csv(Path(path), imports.labelled(label, options), user, features, delimiter, text, categories)
+        arrays = imports.of_csv(
+            Path(path), imports.labelled(label, options), user, features, delimiter, text, categories
+        )
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
@@ -404,7 +406,7 @@ class Federation:
         return look.labels(self, client, split)
 
     def label_counts(self, split: str = "train") -> Ints:
-        """How many rows of each class each client has: [clients, classes]; of another task, of each tenth of targets."""
+        """How many rows of each class each client has: [clients, classes]; of another task, of like targets."""
         return look.label_counts(self, split)
 
     def majority(self) -> look.Majority:

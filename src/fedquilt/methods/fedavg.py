@@ -85,7 +85,8 @@ class FedAvg:
     With ``parts``, the private names are kept by each client and never sent.
 
     Args:
-        objective: The network and the terms of the local loss; a bare ``Net`` means the loss of its task, or cross-entropy.
+        objective: The network and the terms of the local loss; a bare ``Net`` means cross-entropy, or the loss of its
+            task.
         optimizer: For local work, with its learning rate: ``SGD(0.1)``, ``Adam(0.001)``.
         parts: Which names are shared and which private.
         aggregate: How the changes are merged; ``mean`` weighs clients by examples.

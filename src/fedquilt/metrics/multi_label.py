@@ -101,11 +101,16 @@ EXACT_MATCH = Metric(
     summaries=("pooled", "std", "worst10", "common"),
     variance=lambda c: share_variance(_exact(c), c.rows),
 )
-LABEL_AUROC = auroc_metric(
-    "label_auroc", KIND, RankSums(auroc_of, as_they_are, of_rows), binary=False, name="AUROC over labels"
-)
-LABEL_AUPRC = auprc_metric(
-    "label_auprc", KIND, RankSums(average_precision_of, as_they_are, of_rows), binary=False, name="AUPRC over labels"
-)
 METRICS = (MICRO_F1, LABEL_F1, LABEL_ACCURACY, EXACT_MATCH)
-RANKING = (LABEL_AUROC, LABEL_AUPRC)
+
+
+def label_auroc() -> Metric:
+    """The mean over labels of the area under the ROC curve."""
+    ranks = RankSums(auroc_of, as_they_are, of_rows)
+    return auroc_metric("label_auroc", KIND, ranks, binary=False, name="AUROC over labels")
+
+
+def label_auprc() -> Metric:
+    """The mean over labels of the average precision."""
+    ranks = RankSums(average_precision_of, as_they_are, of_rows)
+    return auprc_metric("label_auprc", KIND, ranks, binary=False, name="AUPRC over labels")

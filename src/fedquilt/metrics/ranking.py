@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.metrics.own import OfRows
-from fedquilt.metrics.support import Z, Array
+from fedquilt.metrics.support import Array, Z
 from fedquilt.metrics.table import Counts, Metric
 
 BINS = 512  # of the log-odds of a class
@@ -155,7 +155,8 @@ def _auroc_variance(id: str, binary: bool) -> Callable[[Counts], Array]:
         a = (area * few + Z * Z / 2) / (few + Z * Z)
         first, second = a / (2 - a) - a * a, 2 * a * a / (1 + a) - a * a
         each = (a * (1 - a) + (own - 1) * first + (others - 1) * second) / (own * others)
-        return np.where(there, each, 0).sum(1) / np.maximum(there.sum(1), 1) ** 2
+        found: Array = np.where(there, each, 0).sum(1) / np.maximum(there.sum(1), 1) ** 2
+        return found
 
     return of
 
@@ -166,8 +167,8 @@ def auroc_metric(id: str, kind: str, statistic: RankSums, binary: bool, name: st
         id=id,
         name=name,
         of=_exact(id, binary),
-        help="area under the ROC curve, of several classes the mean of each against the rest; a client that has rows of "
-        "one kind only has none. Pooled: of all rows together, from bins",
+        help="area under the ROC curve, of several classes the mean of each against the rest; a client that has rows "
+        "of one kind only has none. Pooled: of all rows together, from bins",
         kinds=(kind,),
         summaries=("pooled", "std", "worst10"),
         pooled=_binned(id, binary, auroc_between),

@@ -52,15 +52,15 @@ def _rmse(counts: Counts) -> Array:
 
 def _rmse_variance(counts: Counts) -> Array:
     """By the delta method: that of the mean square over 4 times the mean square."""
-    return _of_mean(counts, 2) / np.maximum(4 * _row(counts, 2), 1e-300)
+    found: Array = _of_mean(counts, 2) / np.maximum(4 * _row(counts, 2), 1e-300)
+    return found
 
 
 MAE = Metric(
     id="mae",
-    name="mean absolute error",
-    heading="MAE",
+    name="MAE",
     of=lambda c: _row(c, 0),
-    help="mean over rows (and targets) of |answer - target|, in the units of targets",
+    help="mean absolute error over rows (and targets), in the units of targets",
     higher_is_better=False,
     share=False,
     kinds=(KIND,),
@@ -69,10 +69,9 @@ MAE = Metric(
 )
 MSE = Metric(
     id="mse",
-    name="mean squared error",
-    heading="MSE",
+    name="MSE",
     of=lambda c: _row(c, 2),
-    help="mean over rows (and targets) of (answer - target)^2",
+    help="mean squared error over rows (and targets)",
     higher_is_better=False,
     share=False,
     kinds=(KIND,),
@@ -82,8 +81,7 @@ MSE = Metric(
 )
 RMSE = Metric(
     id="rmse",
-    name="root mean squared error",
-    heading="RMSE",
+    name="RMSE",
     of=_rmse,
     help="root of the mean squared error of a client, in the units of targets; pooled: that of all rows together",
     higher_is_better=False,

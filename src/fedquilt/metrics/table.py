@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from fedquilt.metrics.support import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedquilt.core.task import Task
 
 Summary = Literal["pooled", "std", "worst10", "common"]
 Place = Literal["table", "report", "watch"]
@@ -85,9 +83,11 @@ class Counts:
 
     def together(self) -> Counts:
         """All clients' rows as those of one client."""
-        parts = (self.rows, self.loss, self.support, self.correct, self.called)
         sums = {name: s.sum(0, keepdims=True) for name, s in self.sums.items()}
-        return Counts(self.kind, *(part.sum(0, keepdims=True) for part in parts), sums)
+        rows, loss, support, correct, called = (
+            part.sum(0, keepdims=True) for part in (self.rows, self.loss, self.support, self.correct, self.called)
+        )
+        return Counts(self.kind, rows, loss, support, correct, called, sums)
 
 
 def _stacked(counts: Sequence[Tensor]) -> Array:
@@ -164,6 +164,15 @@ class Metric:
         variances = None if self.variance is None else self.variance(counts)[which]
         return None if variances is None or np.ma.is_masked(variances) else half_of_mean(np.ma.getdata(variances))
 
+    def in_words(self, value: float | None, half: float | None = None) -> str:
+        """A value with its unit; 'unknown' where there is none."""
+        told = self.written(value, half)
+        return told + " %" * self.share if told else "unknown"
+
+    def apart(self, difference: float) -> str:
+        """How far two values are apart, in words."""
+        return f"{100 * abs(difference):.1f} points" if self.share else f"{abs(difference):.3f}"
+
     def told(self, numbers: Mapping[str, Any], key: str) -> str:
         """The number of this key for people, with the ± that the number of test samples leaves it, if that is known."""
         return self.written(numbers.get(key), numbers.get(key + ROWS_HALF))
@@ -172,7 +181,7 @@ class Metric:
         """A value for people, with its ±; nothing where there is none."""
         if value is None or math.isnan(value):
             return ""
-        times, digits = (100, 1) if self.share else (1, 3)
+        times, digits = (100, 1) if self.share else (1, 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1)
         return f"{times * value:.{digits}f}" + (
             "" if half is None or math.isnan(half) else f" ± {times * half:.{digits}f}"
         )
@@ -267,7 +276,31 @@ for _metric in (
 _OWN_IDS = frozenset(_KNOWN)  # which stay whatever the task
 
 _used: list[str] = []  # the ids of those that a recipe named, or a script gave
-_tasks: list[Task] = []  # the one of this recipe, if its rows are not of one class each
+_tasks: list[Judged] = []  # the task of this recipe, if its rows are not of one class each
+
+
+class Judged(Protocol):
+    """What metrics know of a task (:class:`fedquilt.tasks.Task`): by what it is judged."""
+
+    @property
+    def kind(self) -> str:
+        """Of its score records."""
+        ...
+
+    @property
+    def known(self) -> tuple[Metric, ...]:
+        """Its metrics."""
+        ...
+
+    @property
+    def main(self) -> str:
+        """The one that methods are compared by."""
+        ...
+
+    @property
+    def trivial(self) -> str:
+        """What the answer is called that needs no input."""
+        ...
 
 
 def use(metrics: Sequence[Metric]) -> None:
@@ -280,7 +313,7 @@ def use(metrics: Sequence[Metric]) -> None:
         _used.append(found.id)
 
 
-def use_task(task: Task | None) -> None:
+def use_task(task: Judged | None) -> None:
     """From here on the metrics are those of this task; of None, those of rows of one class each."""
     for known in _tasks[0].known if _tasks else ():
         if known.id not in _used and known.id not in _OWN_IDS:
@@ -291,7 +324,7 @@ def use_task(task: Task | None) -> None:
             register(found)
 
 
-def task() -> Task | None:
+def task() -> Judged | None:
     """The task whose metrics these are; None for rows of one class each."""
     return _tasks[0] if _tasks else None
 
@@ -299,6 +332,16 @@ def task() -> Task | None:
 def main() -> Metric:
     """The metric that methods are compared by."""
     return metric(_tasks[0].main if _tasks else PRIMARY)
+
+
+def best_of(values: Iterable[float]) -> float:
+    """The best of values of the main metric."""
+    return max(values) if main().higher_is_better else min(values)
+
+
+def headline() -> str:
+    """The main metric as the title of a table of its values."""
+    return main().name + " in %" * main().share
 
 
 def trivial() -> str:

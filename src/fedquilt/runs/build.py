@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedquilt.config.codecs import check_codecs, with_codecs
 from fedquilt.config.config import Config, Kinded, check_options, dump, flat
@@ -122,8 +123,8 @@ def check_task(method: Method, federation: Divided) -> None:
         raise InputError(f"{name} {needs}, so it cannot be used for {task.name}. Take another method.")
     if any(cross_entropy in terms for terms in _terms(method)):
         raise InputError(
-            f"{name} has the loss cross_entropy, and the task is {task.name}. Give it the network alone, or its task as "
-            "the term: Objective(net, (net.task,))."
+            f"{name} has the loss cross_entropy, and the task is {task.name}. Give it the network alone, or its "
+            "task as the term: Objective(net, (net.task,))."
         )
 
 
@@ -354,7 +355,7 @@ def _check_scores(shape: tuple[int, ...], classes: int, task: Task | None) -> No
     if task is not None and task.kind != "classification":
         if shape != (1, classes):
             raise InputError(
-                f"For {task.name} of these data a model makes {classes} numbers of a row, and of one row this one makes "
+                f"For {task.name} of these data a model makes {classes} numbers of a row, and this one makes "
                 f"the shape {shape} instead of (1, {classes}). An argument 'classes' of a model gets their number."
             )
         return

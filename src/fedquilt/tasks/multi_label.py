@@ -48,8 +48,8 @@ class MultiLabel(Task):
         given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
         if given.dtype.kind not in "biuf" or given.ndim != 2 or not given.shape[1]:
             raise InputError(
-                f"{where}: y holds {given.dtype} of shape {given.shape}, but with several labels it is a column of 0 and "
-                "1 for each label: [rows, labels]."
+                f"{where}: y holds {given.dtype} of shape {given.shape}, but several labels are a column of 0 and 1 "
+                "for each label: [rows, labels]."
             )
         odd = given[(given != 0) & (given != 1)]
         if len(odd):

@@ -103,7 +103,8 @@ class Regression(Task):
 
     def _place(self, like: Tensor) -> tuple[Tensor, Tensor]:
         centre, scale = (
-            like.new_tensor(default if v is None else _each(v)) for v, default in ((self.centre, 0.0), (self.scale, 1.0))
+            like.new_tensor(default if v is None else _each(v))
+            for v, default in ((self.centre, 0.0), (self.scale, 1.0))
         )
         return centre, scale
 

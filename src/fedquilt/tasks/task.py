@@ -127,7 +127,7 @@ class Task:
         """All that is added up over rows, by name."""
         return {self.kind: self.counts, **{m.id: m.statistic for m in self.known if m.statistic is not None}}
 
-    def score(self) -> ScoreOf:
+    def score(self) -> Callable[..., Any]:
         """What scores a model on a table."""
         return ScoreOf(self, tuple(statistics_in_use().items()))
 

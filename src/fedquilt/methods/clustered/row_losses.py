@@ -45,9 +45,7 @@ def total_loss(net: Net, out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y, reduction="sum") if net.task is None else net.task.losses(out, y).sum()
 
 
-def best_shares(
-    net: Net, predict: Callable[[Params, Batch], Tensor], models: Sequence[Params], table: Table
-) -> Tensor:
+def best_shares(net: Net, predict: Callable[[Params, Batch], Tensor], models: Sequence[Params], table: Table) -> Tensor:
     """On which share of the rows each model has the lowest loss, the lowest number on a tie; float64 [k]."""
     counts = torch.zeros(len(models), dtype=torch.float64)
     for block in table.blocks(ROWS_PER_BLOCK):
