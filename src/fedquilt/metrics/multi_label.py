@@ -14,10 +14,10 @@ KIND = "multi_label"
 _PARTS = 4  # of each label: rows that have it, are right to have it called, are called so; and the sums of all labels
 
 
-def sums(out: Tensor, y: Tensor) -> Tensor:
+def sums(shares: Tensor, y: Tensor) -> Tensor:
     """[4, labels]: how many rows have each label, how many of these are called so, how many are called so; and in the
-    last row first the rows that are right in all labels, then the rows."""
-    has, called = y > 0.5, out > 0
+    last row first the rows that are right in all labels. A label is called where its probability is above a half."""
+    has, called = y > 0.5, shares > 0.5
     exact = torch.zeros(y.shape[1], dtype=torch.float64)
     exact[0] = (has == called).all(1).sum()
     return torch.stack([has.sum(0).double(), (has & called).sum(0).double(), called.sum(0).double(), exact])
@@ -59,9 +59,9 @@ def of_rows(y: Tensor, labels: int) -> Tensor:
     return y > 0.5
 
 
-def as_they_are(out: Tensor) -> Tensor:
-    """Outputs are log-odds already."""
-    return out.double()
+def odds_of(shares: Tensor) -> Tensor:
+    """Log-odds of probabilities."""
+    return torch.logit(shares.double())
 
 
 MICRO_F1 = Metric(
@@ -106,11 +106,11 @@ METRICS = (MICRO_F1, LABEL_F1, LABEL_ACCURACY, EXACT_MATCH)
 
 def label_auroc() -> Metric:
     """The mean over labels of the area under the ROC curve."""
-    ranks = RankSums(auroc_of, as_they_are, of_rows)
+    ranks = RankSums(auroc_of, odds_of, of_rows)
     return auroc_metric("label_auroc", KIND, ranks, binary=False, name="AUROC over labels")
 
 
 def label_auprc() -> Metric:
     """The mean over labels of the average precision."""
-    ranks = RankSums(average_precision_of, as_they_are, of_rows)
+    ranks = RankSums(average_precision_of, odds_of, of_rows)
     return auprc_metric("label_auprc", KIND, ranks, binary=False, name="AUPRC over labels")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
@@ -50,34 +51,55 @@ class Summed:
         return Summed(self.kind, self.rows + other.rows, self.loss_sum + other.loss_sum, sums)
 
 
-def summed(
-    kind: str, losses: Statistic, statistics: Mapping[str, Statistic], out: Tensor, y: Tensor, whole: bool = True
-) -> Summed:
-    """The sums of some rows; statistics of a client's rows taken together only if these are the ``whole``."""
-    sums = {name: s(out, y) for name, s in statistics.items() if whole or not isinstance(s, OfRows)}
-    return Summed(kind, len(y), float(losses(out, y).double().sum()), sums)
+@dataclass(frozen=True)
+class Sums:
+    """What is added up over rows.
 
+    Args:
+        kind: Of the scores.
+        losses: From outputs and targets the loss of each row.
+        answers: From outputs what a model answers, in the units of targets.
+        statistics: From answers and targets, by name.
+    """
 
-def score(
-    kind: str,
-    losses: Statistic,
-    statistics: Mapping[str, Statistic],
-    predict: Callable[[Params, Batch], Tensor],
-    params: Params,
-    table: Table,
-) -> Summed:
-    """Score a model on a table, in blocks; outputs are kept only where a statistic needs all of them."""
-    together = {name: s for name, s in statistics.items() if isinstance(s, OfRows)}
-    kept: list[tuple[Tensor, Tensor]] = []
-    parts: list[Summed] = []
-    with torch.inference_mode():
-        for block in table.blocks(ROWS_PER_BLOCK):
-            out = predict(params, block)
-            parts.append(summed(kind, losses, statistics, out, block.y, whole=False))
-            kept += [(out, block.y)] if together else []
-        found = reduce(Summed.__add__, parts)
-        if not together:
-            return found
-        out, y = (torch.cat(tensors) for tensors in zip(*kept, strict=True))
-        whole = {name: s(out, y) for name, s in together.items()}
+    kind: str
+    losses: Statistic
+    answers: Callable[[Tensor], Tensor]
+    statistics: Mapping[str, Statistic]
+
+    def of(self, out: Tensor, y: Tensor) -> Summed:
+        """The sums of a client's rows."""
+        found = self._block(out, y)
+        return found if not self.together else self._with_whole(found, out, y)
+
+    @property
+    def together(self) -> dict[str, Statistic]:
+        """The statistics that must see all rows of a client."""
+        return {name: s for name, s in self.statistics.items() if isinstance(s, OfRows)}
+
+    def _block(self, out: Tensor, y: Tensor) -> Summed:
+        answers = self.answers(out.double())
+        sums = {name: s(answers, y) for name, s in self.statistics.items() if not isinstance(s, OfRows)}
+        return Summed(self.kind, len(y), float(self.losses(out, y).double().sum()), sums)
+
+    def _with_whole(self, found: Summed, out: Tensor, y: Tensor) -> Summed:
+        answers = self.answers(out.double())
+        whole = {name: s(answers, y) for name, s in self.together.items()}
         return Summed(found.kind, found.rows, found.loss_sum, {**found.sums, **whole})
+
+    def score(self, predict: Callable[[Params, Batch], Tensor], params: Params, table: Table) -> Summed:
+        """Score a model on a table, in blocks; outputs are kept only where a statistic needs all of them."""
+        kept: list[tuple[Tensor, Tensor]] = []
+        with torch.inference_mode():
+
+            def block(batch: Batch) -> Summed:
+                out = predict(params, batch)
+                if self.together:
+                    kept.append((out, batch.y))
+                return self._block(out, batch.y)
+
+            found = reduce(Summed.__add__, map(block, table.blocks(ROWS_PER_BLOCK)))
+            if not kept:
+                return found
+            out, y = (torch.cat(tensors) for tensors in zip(*kept, strict=True))
+            return self._with_whole(found, out, y)

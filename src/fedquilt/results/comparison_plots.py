@@ -73,6 +73,7 @@ def draw_accuracy(axis: Axes, histories: Histories, majority: float, looks: Look
     for label, seeds in histories.items():
         rounds, mean = over_seeds(seeds, f"test_{main().id}")
         _, std = over_seeds(seeds, f"test_{main().id}_std")
+        std = std if len(std) == len(mean) else np.full(len(mean), np.nan)  # a metric may have none
         _line(axis, rounds, mean, looks[label])
         band: Row = {"color": looks[label].colour, "alpha": min(0.15, 0.5 / len(histories)), "linewidth": 0}
         axis.fill_between(rounds, mean - std, mean + std, **band)

@@ -57,6 +57,7 @@ def method_of(config: Config, federation: Divided) -> Method:
     task = fitted_task(config, federation)
     if task is not None:
         net = replace(net, task=task)
+        refuse_classes(lookup("method", config.method.kind).load(), short(config.method.kind), task)
     train = config.train
     if train.precision != net.precision:
         net = replace(net, precision=train.precision)
@@ -116,16 +117,22 @@ def check_task(method: Method, federation: Divided) -> None:
         )
     if task is None or task.kind == "classification":
         return
-    name, needs = type(method).__name__, str(getattr(method, "needs_classes", ""))
-    if getattr(method, "reconstructs", False):
-        needs = "learns features without targets"
-    if needs:
-        raise InputError(f"{name} {needs}, so it cannot be used for {task.name}. Take another method.")
+    name = type(method).__name__
+    refuse_classes(method, name, task)
     if any(cross_entropy in terms for terms in _terms(method)):
         raise InputError(
             f"{name} has the loss cross_entropy, and the task is {task.name}. Give it the network alone, or its "
             "task as the term: Objective(net, (net.task,))."
         )
+
+
+def refuse_classes(method: object, name: str, task: Task) -> None:
+    """Raise if a method, or its class, says that it learns nothing but one class label for each row."""
+    needs = getattr(method, "needs_classes", "")
+    if getattr(method, "reconstructs", False) is True:
+        needs = "learns features without targets"
+    if needs and isinstance(needs, str) and task.kind != "classification":
+        raise InputError(f"{name} {needs}, so it cannot be used for {task.name}. Take another method.")
 
 
 def _loss(choice: Kinded) -> Term:

@@ -72,9 +72,9 @@ class MultiLabel(Task):
         """The probability of each label."""
         return out.sigmoid()
 
-    def counts(self, out: Tensor, y: Tensor) -> Tensor:
+    def counts(self, answers: Tensor, y: Tensor) -> Tensor:
         """See :func:`fedquilt.metrics.multi_label.sums`."""
-        return sums(out, y)
+        return sums(answers, y)
 
     def constant(self, y: Tensor) -> Tensor:
         """The log-odds of each label."""

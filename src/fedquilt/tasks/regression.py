@@ -133,10 +133,10 @@ class Regression(Task):
             each = torch.maximum(self.quantile * short, (self.quantile - 1) * short)
         return each.mean(1)
 
-    def counts(self, out: Tensor, y: Tensor) -> Tensor:
+    def counts(self, answers: Tensor, y: Tensor) -> Tensor:
         """See :func:`fedquilt.metrics.regression.sums`."""
         wide = y.double().reshape(len(y), -1)
-        return sums(self.answers(out.double()), wide, self._place(wide)[0])
+        return sums(answers, wide, self._place(wide)[0])
 
     def constant(self, y: Tensor) -> Tensor:
         """The mean of targets."""

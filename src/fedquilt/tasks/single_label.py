@@ -16,8 +16,8 @@ from fedquilt.core.params import Params
 from fedquilt.core.plain import Array, Ints
 from fedquilt.core.table import Batch
 from fedquilt.data.checks import count_classes, label_column
-from fedquilt.metrics.classify import ClassifyWith, classify, scores_of
-from fedquilt.metrics.table import Counts, Metric, metric, statistics_in_use
+from fedquilt.metrics.classify import ClassifyWith, Scores, classify, scores_of
+from fedquilt.metrics.table import Metric, metric, statistics_in_use
 from fedquilt.pieces.objectives import cross_entropy, row_losses
 from fedquilt.tasks.task import Task
 
@@ -70,10 +70,7 @@ class SingleLabel(Task):
         own = statistics_in_use()
         return ClassifyWith(tuple(own.items())) if own else classify
 
-    def value(self, out: Tensor, y: Tensor) -> float:
-        """The main metric of these scores."""
-        if not len(y):
-            return math.nan
-        lacking = max(int(y.max()) + 1 - out.shape[1], 0)  # classes that no training sample has
-        wide = F.pad(out.float(), (0, lacking), value=-math.inf)
-        return float(metric(self.main).of(Counts.of([scores_of(wide, y)]))[0])
+    def scores(self, out: Tensor, y: Tensor) -> Scores:
+        """The counts of these rows; classes that no training sample has are never called."""
+        lacking = max(int(y.max()) + 1 - out.shape[1], 0) if len(y) else 0
+        return scores_of(F.pad(out.float(), (0, lacking), value=-math.inf), y)

@@ -16,7 +16,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.plain import Array, Ints, Row
 from fedquilt.core.table import Batch, Table
 from fedquilt.errors import InputError, did_you_mean
-from fedquilt.metrics.summed import Statistic, Summed, score, summed
+from fedquilt.metrics.summed import Statistic, Summed, Sums
 from fedquilt.metrics.table import Counts, Metric, statistics_in_use
 from fedquilt.pieces.objectives import weighted_mean
 
@@ -37,9 +37,7 @@ class ScoreOf:
 
     def __call__(self, predict: Callable[[Params, Batch], Tensor], params: Params, table: Table) -> Summed:
         """Score a model on a table."""
-        task = self.task
-        found = score(task.kind, task.losses, {**task.statistics(), **dict(self.own)}, predict, params, table)
-        return found
+        return self.task.sums(dict(self.own)).score(predict, params, table)
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class Task:
         """Outputs in the units of targets."""
         return out
 
-    def counts(self, out: Tensor, y: Tensor) -> Tensor:
+    def counts(self, answers: Tensor, y: Tensor) -> Tensor:
         """What its metrics are computed from, added up over rows: their ``counts.sums[kind]``."""
         raise NotImplementedError
 
@@ -123,19 +121,24 @@ class Task:
         """What a model that ignores its input should make of every row: [outputs]."""
         raise NotImplementedError
 
-    def statistics(self) -> dict[str, Statistic]:
-        """All that is added up over rows, by name."""
-        return {self.kind: self.counts, **{m.id: m.statistic for m in self.known if m.statistic is not None}}
+    def sums(self, own: Mapping[str, Statistic] | None = None) -> Sums:
+        """What is added up over rows: its counts, and the statistics of its metrics and of others."""
+        statistics = {m.id: m.statistic for m in self.known if m.statistic is not None}
+        return Sums(self.kind, self.losses, self.answers, {self.kind: self.counts, **statistics, **(own or {})})
 
     def score(self) -> Callable[..., Any]:
         """What scores a model on a table."""
         return ScoreOf(self, tuple(statistics_in_use().items()))
 
+    def scores(self, out: Tensor, y: Tensor) -> Any:
+        """The score record of these rows."""
+        with torch.inference_mode():
+            return self.sums().of(out, y)
+
     def value(self, out: Tensor, y: Tensor) -> float:
         """The main metric of these outputs; NaN where it has no value."""
         if not len(y):
             return math.nan
-        with torch.inference_mode():
-            counts = Counts.of([summed(self.kind, self.losses, self.statistics(), out, y)])
+        counts = Counts.of([self.scores(out, y)])
         found = next(m for m in self.known if m.id == self.main).of(counts)
         return math.nan if np.ma.is_masked(found) else float(found[0])

@@ -121,7 +121,7 @@ def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str,
     half = best[f"{measure}_half_95"]
     sure = "one seed: no interval" if seeds == 1 else f"± {first.written(half)} over {seeds} seeds (95 % t-interval)"
     cards = [_best(found, best, summary), (kind, _percent(best[measure]), sure)]
-    if best["worst10"] is not None:
+    if best.get("worst10") is not None:
         half = best["worst10_both_half_95"]
         sure = "" if half is None else f"± {first.written(half)} over seeds and test samples; "
         low = "lowest" if first.higher_is_better else "highest"
