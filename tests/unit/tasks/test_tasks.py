@@ -72,9 +72,8 @@ def test_a_comparison_by_an_error_calls_the_lowest_best(tmp_path: Path) -> None:
     assert summary["measure"] == "mae"
     assert summary["winner"]["method"] == min(means, key=lambda name: means[name])
     for view in json.loads((Path(summary["folder"]) / "comparison.json").read_text())["cells"]:
-        rounds = [
-            json.loads(line) for line in (Path(summary["folder"]) / view["folder"] / "metrics/rounds.jsonl").open()
-        ]
+        log = Path(summary["folder"]) / view["folder"] / "metrics/rounds.jsonl"
+        rounds = [json.loads(line) for line in log.read_text().splitlines()]
         result = json.loads((Path(summary["folder"]) / view["folder"] / "result.json").read_text())
         assert result["chosen_by"] == "mae"
         assert result["best"]["valid_mae"] == min(row["valid_mae"] for row in rounds)
@@ -108,6 +107,15 @@ def test_every_method_learns_a_regression_or_says_why_not(name: str, tmp_path: P
     last = list(run(method, data, rounds=2, engine="local"))[-1]
     assert np.isfinite(last.metrics["test_mae"])
     assert last.metrics["test_mae"] < 2 * float(data.majority().clients.mean())
+
+
+def test_the_page_tells_which_methods_need_classes_and_why() -> None:
+    page = (Path(__file__).parents[3] / "docs/tasks.md").read_text()
+    for name in sorted(METHODS):
+        needs = getattr(METHODS[name].load(), "needs_classes", "")
+        line = f"| {METHODS[name].shown} | {needs} |"
+        assert (name in METHODS_OF_CLASSES) == (isinstance(needs, str) and bool(needs)), name
+        assert (line in page) == (name in METHODS_OF_CLASSES), line
 
 
 def test_the_default_task_by_its_name_changes_nothing() -> None:
