@@ -1,6 +1,6 @@
 """Does a folder of images that does not fit in memory train in little of it, at the speed of its cache?
 
-    python benchmarks/lazy_images.py [--images 50000] [--side 224] [--clients 100] [--engine local] [--folder DIR]
+    python benchmarks/lazy_images.py [--images 50000] [--side 224] [--clients 100] [--folder DIR] [--docs]
 
 Images are made (JPEG, noise-free patterns), divided over clients and trained on by a model so cheap that reading is
 what takes the time: FedAvg on the mean colours of a 4 x 4 grid. Each part is measured in a process of its own: decoding
@@ -9,6 +9,7 @@ resident sizes of that process and all its children, added. Asserted: both peaks
 does not take longer than the first, which reads the decoded images for the first time (a fifth is for the noise of the
 machine); and on ``--checked`` images the digest of the last model and the fingerprint of the data are the same as when
 all lie in memory. Told beside: how long it takes to read as many rows in random order and do nothing with them.
+``--docs`` writes the numbers into docs/own-data.md.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from fedquilt import FedAvg, Federation, Net, run
 from fedquilt.core.lazy import LazyColumn
 
 MOST_GIGABYTES, CLASSES, PATTERNS = 1.5, 10, 500
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "own-data.md"
+BEGIN, END = "<!-- lazy images: benchmarks/lazy_images.py --docs writes it -->", "<!-- end of lazy images -->"
 
 
 class Colours(nn.Module):
@@ -147,6 +150,24 @@ def measured(asked: argparse.Namespace, name: str) -> dict[str, Any]:
     return {**json.loads(told.splitlines()[-1]), "gigabytes": peak / 1e9}
 
 
+def write_page(asked: argparse.Namespace, decode: dict[str, Any], train: dict[str, Any], check: dict[str, Any]) -> None:
+    """Put the numbers between the marks of the page."""
+    size = f"{asked.images:,} images of {asked.side} x {asked.side}, {asked.clients} clients, engine `{asked.engine}`"
+    epochs = ", ".join(f"{seconds:.0f}" for seconds in train["epochs"])
+    rows = (
+        (size, "seconds", "peak memory"),
+        ("---", "---", "---"),
+        ("decoding onto disk, once", f"{decode['seconds']:.0f}", f"{decode['gigabytes']:.2f} GB"),
+        ("opening again", f"{train['open']:.1f}", ""),
+        (f"epochs 1 to {asked.epochs} of a small model", epochs, f"{train['gigabytes']:.2f} GB"),
+        ("reading the same rows in random order, and nothing else", f"{train['bare']:.0f}", ""),
+        (f"same digest as in memory ({asked.checked:,} of them)", "yes" if check["same"] else "no", ""),
+    )
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--images", type=int, default=50_000)
@@ -157,6 +178,7 @@ def main() -> None:
     parser.add_argument("--engine", default="local", choices=["local", "workers"])
     parser.add_argument("--folder", default="")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--docs", action="store_true", help="Write the numbers into docs/own-data.md.")
     parser.add_argument("--part", choices=["decode", "train", "check"], help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.part:
@@ -174,6 +196,8 @@ def main() -> None:
     print(f"digest as in memory, on {asked.checked:,} images: {found['check']['same']}")
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))
+    if asked.docs:
+        write_page(asked, **found)
     assert found["check"]["same"]
     assert train["epochs"][1] <= 1.2 * train["epochs"][0]
     assert max(decode["gigabytes"], train["gigabytes"]) <= MOST_GIGABYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -16,12 +17,16 @@ from hypothesis import strategies as st
 
 from fedquilt.config.options import check_options
 from fedquilt.core.exchange import Context, Reply
+from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
+from fedquilt.core.table import Table
 from fedquilt.errors import InputError
-from fedquilt.methods.fedavg import Upload
+from fedquilt.methods.fedavg import FedAvg, Upload
+from fedquilt.methods.personalised.fedproto import MEANS, ROWS, FedProto, Prototypes
+from fedquilt.models import MLP
 from fedquilt.pieces import robust
 from fedquilt.pieces.aggregators import mean
-from fedquilt.pieces.robust.vectors import count_of
+from fedquilt.pieces.robust.vectors import Sample, Vectors, count_of, groups, length
 
 RULES = {
     "clip_norm": robust.clip_norm(radius=2.0),
@@ -318,6 +323,71 @@ def test_trust_follows_the_servers_own_change() -> None:
     np.testing.assert_allclose(merged(rule, x), [half, half, 0, 0], atol=1e-12)
 
 
+def test_the_servers_own_change_is_some_steps_of_sgd() -> None:
+    """One batch of all rows, two steps of softmax regression in numpy; and fltrust takes it."""
+    net = Net.of(MLP, features=3, classes=2, hidden=())
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    y = np.array([0, 1, 1, 0, 1, 0])
+    rows = Table({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
+    reference = robust.learned_on(FedAvg(net).loss, rows, lr=0.5, steps=2, batch_size=6)
+    start = net.init(Seed(1))
+    found = reference(start, CONTEXT)
+    w, b = start["head.weight"].numpy().astype(float), start["head.bias"].numpy().astype(float)
+    for _ in range(2):
+        scores = x @ w.T + b
+        share = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+        wrong = (share - np.eye(2)[y]) / 6
+        w, b = w - 0.5 * wrong.T @ x, b - 0.5 * wrong.sum(0)
+    np.testing.assert_allclose(found["head.weight"].numpy(), w - start["head.weight"].numpy(), atol=1e-6)
+    np.testing.assert_allclose(found["head.bias"].numpy(), b - start["head.bias"].numpy(), atol=1e-6)
+    false = {n: -100 * t for n, t in found.items()}
+    replies = [Reply(0, 5, Upload({n: 3 * t for n, t in found.items()})), Reply(1, 9, Upload(false))]
+    after = robust.fltrust(reference=reference)(start, replies, CONTEXT)
+    for name, tensor in found.items():  # the first agrees and is shortened to the server's length, the other not heard
+        torch.testing.assert_close(after[name], start[name] + tensor)
+    with pytest.raises(InputError, match="steps >= 1"):
+        robust.learned_on(FedAvg(net).loss, rows, steps=0)
+
+
+def test_lengths_do_not_depend_on_where_numbers_lie() -> None:
+    numbers = np.random.default_rng(0).normal(size=200_001).astype(np.float32)
+    exact, room = float(np.linalg.norm(numbers.astype(float))), torch.empty(4 * len(numbers) + 64, dtype=torch.uint8)
+    found = set()
+    for offset in range(0, 64, 4):
+        here = room[offset : offset + 4 * len(numbers)].view(torch.float32)
+        here.copy_(torch.from_numpy(numbers))
+        found.add(length({"w": here}))
+    assert len(found) == 1
+    assert found.pop() == pytest.approx(exact, rel=1e-6)
+    assert length({"w": torch.full((4,), 1e30)}) == pytest.approx(2e30)
+    assert length({}) == 0.0
+
+
+def test_what_one_vector_is() -> None:
+    names = ["features.0.weight", "features.0.bias", "features.1.weight", "head.weight", "features.0.running_mean"]
+    change = {n: torch.zeros(1) for n in names}
+    parts: dict[str, Any] = {per: groups(change, per) for per in ("model", "block", "layer", "tensor")}
+    assert parts["model"] == [names[:4], names[4:]]
+    assert parts["block"] == [names[:3], names[3:4], names[4:]]
+    assert parts["layer"] == [names[:2], names[2:3], names[3:4], names[4:]]
+    assert parts["tensor"] == [[n] for n in names]
+
+
+def test_prototypes_are_merged_class_by_class() -> None:
+    """FedProto with the median: of class 0 the middle of three, each counted by its rows; nobody shows class 1."""
+    method = FedProto(Net.of(MLP, features=4, classes=2, hidden=(2,)), aggregate=robust.median())
+    state = method.init_server(Seed(0))
+    state = replace(state, classes={**state.classes, MEANS: torch.ones(2, 2)})
+
+    def reply(client: int, mean: list[float], count: int) -> Reply:
+        sent = {MEANS: torch.tensor([mean, [0.0, 0.0]]), ROWS: torch.tensor([float(count), 0.0])}
+        return Reply(client, 50, Prototypes(sent))
+
+    after = method.up(state, [reply(0, [1.0, 2.0], 10), reply(1, [3.0, 4.0], 10), reply(2, [1e6, -1e6], 15)], CONTEXT)
+    torch.testing.assert_close(after.classes[MEANS], torch.tensor([[3.0, 2.0], [1.0, 1.0]]))
+    torch.testing.assert_close(after.classes[ROWS], torch.tensor([35.0, 0.0]))
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -345,3 +415,28 @@ def test_a_recipe_counts_too(kind: str) -> None:
     assert count_of(made["aggregate"].byzantine, 100) == 2
     _, problems = check_options("method", "fedavg", {"aggregate": {"kind": kind, "byzantine": 2.5}}, "method")
     assert "or a count of clients, got 2.5" in problems[0]
+
+
+def test_distances_from_a_sample_are_near_and_the_rule_chooses_as_with_all() -> None:
+    draw = np.random.default_rng(0)
+    shapes = {"a.weight": (300, 300), "a.bias": (300,), "b.weight": (200, 300)}
+    common = {n: draw.normal(size=s) for n, s in shapes.items()}
+
+    def change(sign: float) -> Upload:
+        return Upload({n: torch.tensor(sign * common[n] + draw.normal(size=s)) for n, s in shapes.items()})
+
+    replies = [Reply(i, 10, change(-3.0 if i > 6 else 1.0)) for i in range(10)]
+    weights = torch.ones(10, dtype=torch.float64)
+    changes = [r.upload.delta for r in replies]
+    exact, near = Vectors(changes, weights), Vectors(changes, weights, sample=Sample(20_000, Seed(3)))
+    off = ~torch.eye(10, dtype=torch.bool)
+    torch.testing.assert_close(near.distances[off], exact.distances[off], rtol=0.06, atol=0.0)
+    assert not torch.equal(near.distances, exact.distances)
+    whole = Vectors(changes, weights, sample=Sample(10**6, Seed(3)))
+    torch.testing.assert_close(whole.distances, exact.distances)
+    start = {n: torch.zeros(s, dtype=torch.float64) for n, s in shapes.items()}
+    picked, same = (robust.multi_krum(byzantine=3, sample=s)(start, replies, CONTEXT) for s in (4000, None))
+    for name in shapes:
+        torch.testing.assert_close(picked[name], same[name])
+    with pytest.raises(InputError, match="sample is a count"):
+        robust.krum(sample=0)(start, replies, CONTEXT)

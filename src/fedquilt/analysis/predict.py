@@ -60,7 +60,7 @@ class NewRows:
 
 
 @dataclass(frozen=True)
-class Reader:
+class RunReader:
     """How a run's rows were read and prepared.
 
     Args:
@@ -90,7 +90,7 @@ class Reader:
         """
         names, x, labels = self._path(Path(data)) if isinstance(data, str | Path) else self._given(data)
         if not len(x):
-            raise InputError("There are no rows to answer.")
+            raise InputError("There are no samples to predict.")
         return NewRows(names or tuple(map(str, range(len(x)))), self._prepared(x), labels)
 
     def _path(self, path: Path) -> tuple[tuple[str, ...], Any, Tensor | None]:
@@ -192,20 +192,25 @@ class Reader:
 
     def _pictures(self, path: Path) -> tuple[tuple[str, ...], Array, Tensor | None]:
         """The images of a folder, stored as the run's were; folders named as its classes are labels."""
-        shape, dtype = self.inputs.stored or ((), "")
-        if dtype != "uint8" or len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
-            raise InputError(
-                f"The run's rows are no square images of bytes but {_shown(self.inputs.stored)}; give an .npz with x."
-            )
+        channels, side = self._image_size()
         files = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and not p.name.startswith("."))
         if not files:
             raise InputError(f"{path} holds no images ({', '.join(sorted(ENDINGS))}).")
-        images = decoded(files, shape[1])
-        if shape[0] == 1:
+        images = decoded(files, side)
+        if channels == 1:
             images = np.rint(np.tensordot(images, GREY, axes=(1, 0)))[:, None].clip(0, 255).astype(np.uint8)
         folders, names = np.array([p.parent.name for p in files]), self.reading.number_of
         labels = self._labels(folders, len(files), str(path)) if names and set(folders) <= names.keys() else None
         return tuple(str(p.relative_to(path)) for p in files), images, labels
+
+    def _image_size(self) -> tuple[int, int]:
+        """How many channels the run's images have, and how many pixels a side."""
+        shape, dtype = self.inputs.stored or ((), "")
+        if dtype != "uint8" or len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
+            raise InputError(
+                f"The run's inputs are not square byte images but {_shown(self.inputs.stored)}; give an .npz with x."
+            )
+        return shape[0], shape[1]
 
     # Prepared
 
@@ -343,7 +348,7 @@ def predict(
     found = run.model(model)
     if getattr(run.learned.method, "reconstructs", False):
         raise InputError(
-            f"{run.method_name} learns features, no classes. They are made by "
+            f"{run.method_name} learns features, not classes. Compute them with "
             f"load_model({str(folder)!r}).embed(images)."
         )
     task = getattr(getattr(run.learned.method, "net", None), "task", None)
@@ -370,7 +375,7 @@ def _by_task(rows: NewRows, inputs: Inputs, task: Task, score: Callable[[Batch],
 
 def reader_of(
     folder: Path, config: Config | None = None, inputs: Inputs | None = None, task: Task | None = None
-) -> Reader:
+) -> RunReader:
     """How the rows of a run were read."""
     settings, kept = config or config_in(folder), kept_in(folder)
 
@@ -378,7 +383,7 @@ def reader_of(
         return federation_of(settings)
 
     table = None if kept is None else kept.prepare
-    return Reader(inputs or inputs_in(folder, data), table, lambda: data().prepare, task)
+    return RunReader(inputs or inputs_in(folder, data), table, lambda: data().prepare, task)
 
 
 def answered(

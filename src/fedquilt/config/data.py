@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedquilt.config.config import Config, Data, Kinded, check_options
-from fedquilt.config.options import piece
+from fedquilt.config.options import made
 from fedquilt.config.tasks import task_of
 from fedquilt.config.texts import asked, columns_of_text, source_of_texts
 from fedquilt.core.columns import PerColumn, blank_of
-from fedquilt.core.plain import Array
+from fedquilt.core.plain import Array, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.task import Task
 from fedquilt.data import (
@@ -35,11 +35,10 @@ from fedquilt.data import (
     without_labels,
 )
 from fedquilt.data.pairs import pair_columns
-from fedquilt.data.sources.own import given
+from fedquilt.data.sources.own import arrays_of_own, given
 from fedquilt.data.tabular import fit, scope_of
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.own_code import is_reference, unpinned
-from fedquilt.registry import lookup
 
 
 def rows_aside(count: int, share: float, seed: int) -> Array:
@@ -96,25 +95,11 @@ def divided(
     """A federation by these settings: of another data set, or of some classes only, if asked for; for a ``task``."""
     if task is not None:
         _refuse_classes(data, task)
-    if source is None and data.path is not None and imports.is_split(Path(data.path)):
-        return _shifted(data, _already_divided(data, classes))
-    whole = given(data.source) if source is None and data.source and is_reference(data.source) else None
-    if isinstance(whole, Federation):
-        _refuse_dividing(
-            data, classes, f"{unpinned(str(data.source))} gives a federation, divided over clients already"
-        )
+    if source is None and (whole := _come_divided(data, classes)) is not None:
         if task is not None and whole.task is None:
-            raise InputError(f"{unpinned(str(data.source))} gives a federation without a task: give it one there.")
+            raise InputError(f"{called(data)} gives a federation without a task. Give it one there: task=...")
         return _shifted(data, whole)
-    arrays = _arrays(data, source, task)
-    _check_labels(data, arrays, classes)
-    if classes is not None:
-        arrays = _only(arrays, classes)
-    held = None
-    if data.common_valid:
-        arrays, held = _held_back(arrays, data.common_valid, "common valid", data.seed, task)
-    if data.long_tail is not None:
-        arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
+    arrays, held = _rows_to_divide(data, source, classes, task)
     who = {"natural": True} if data.by_user else {"partition": made("partition", data.partition, "data.partition")}
     federation = Federation.from_source(
         arrays,
@@ -142,6 +127,45 @@ def _refuse_classes(data: Data, task: Task) -> None:
         wrong = "shift"
     if wrong is not None and task.kind != "classification":
         raise InputError(f"data.{wrong} goes by the class of each row, and the task is {task.name}. Leave it out.")
+
+
+def _come_divided(data: Data, classes: Sequence[int] | None) -> Federation | None:
+    """The federation of data that are divided over clients already, in files or by the user's own code."""
+    if data.path is not None and imports.is_split(Path(data.path)):
+        return _already_divided(data, classes)
+    whole = given(*_own(data.source)) if data.source and is_reference(data.source.kind) else None
+    if not isinstance(whole, Federation):
+        return None
+    _refuse_dividing(data, classes, f"{called(data)} gives a federation, divided over clients already")
+    return whole
+
+
+def _rows_to_divide(
+    data: Data, source: str | None, classes: Sequence[int] | None, task: Task | None
+) -> tuple[Arrays, tuple[Array, Array] | None]:
+    """The rows that clients are to have, and those held back from all of them to validate the common model."""
+    arrays, held = _arrays(data, source, task), None
+    _check_labels(data, arrays, classes)
+    if classes is not None:
+        arrays = _only(arrays, classes)
+    if data.common_valid:
+        arrays, held = _held_back(arrays, data.common_valid, "common valid", data.seed, task)
+    if data.long_tail is not None:
+        arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
+    return arrays, held
+
+
+def _own(source: Kinded) -> tuple[str, Row]:
+    """A function of the user's own that gives data, and its arguments."""
+    options, problems = check_options("dataset", source.kind, source.options, "data.source")
+    if problems:
+        raise ConfigError(problems)
+    return source.kind, options
+
+
+def called(data: Data) -> str:
+    """What people call the data."""
+    return unpinned(data.source.kind) if data.source is not None else str(data.path)
 
 
 def _check_labels(data: Data, arrays: Arrays, classes: Sequence[int] | None) -> None:
@@ -243,8 +267,11 @@ def _read(data: Data, source: str | None, task: Task | None = None) -> Arrays:
         own = [name for name in _READING if getattr(data, name) is not None]
         if own:
             raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
-        name = source or data.source or "digits"
-        arrays = source_of_texts(data, name) if asked(data) else read(name)
+        known = source or (data.source.kind if data.source is not None else "digits")
+        if source is None and data.source is not None and is_reference(known):
+            arrays = arrays_of_own(*_own(data.source))
+        else:
+            arrays = source_of_texts(data, known) if asked(data) else read(known)
     return arrays
 
 
@@ -256,7 +283,7 @@ def _columns(path: str) -> bool:
 def _with_test(arrays: Arrays, data: Data, task: Task | None) -> Arrays:
     """The same with a part of each class as a common test set, before any long tail."""
     if arrays.y_test is not None:
-        raise InputError(f"{arrays.name or data.source} has a common test set already: leave data.common_test out.")
+        raise InputError(f"{arrays.name or called(data)} has a common test set already: leave data.common_test out.")
     rest, (x, y) = _held_back(arrays, data.common_test, "common test", data.seed, task)
     return replace(rest, x_test=x, y_test=y)
 
@@ -296,23 +323,30 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
 def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
     """How rows are prepared, as an option of a federation; nothing when they stay as they are."""
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
-    images, name = arrays.x.dtype.name == "uint8", arrays.name or data.source
+    images, name = arrays.x.dtype.name == "uint8", arrays.name or called(data)
     if not images and (mean, std) != (0.0, 1.0):
         raise InputError(f"data.mean and data.std are for images stored as bytes; {name} holds {arrays.x.dtype}.")
-    pixels = Pixels(mean, std)
-    odd = _no_numbers(arrays)
-    if data.transforms and odd:
-        raise InputError(
-            f"data.transforms takes numbers, and {name} has {odd}. Leave data.transforms out: tables are "
-            "standardised, encoded and filled in without."
-        )
+    pixels, odd = Pixels(mean, std), _no_numbers(arrays)
     if data.transforms:
+        if odd:
+            raise InputError(
+                f"data.transforms takes numbers, and {name} has {odd}. Leave data.transforms out: tables are "
+                "standardised, encoded and filled in without."
+            )
         return {"prepare": Transforms(_steps(data), pixels)}
-    scope = None if arrays.ready else scope_of(data.standardise)
-    if _is_table(arrays) and scope is not None and (scope != "none" or odd):
-        kinds = blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
-        return {"prepare": kinds}  # its numbers come when it is settled who takes part
+    table = _blank_table(data, arrays, bool(odd))
+    if table is not None:
+        return {"prepare": table}
     return {"prepare": pixels} if images else {"standardise": None}
+
+
+def _blank_table(data: Data, arrays: Arrays, odd: bool) -> PerColumn | None:
+    """How a table's columns are prepared, without its numbers, which come when it is settled who takes part; None for
+    rows that stay as they are, and are no ``odd`` ones: those must be prepared."""
+    scope = None if arrays.ready else scope_of(data.standardise)
+    if not _is_table(arrays) or scope is None or (scope == "none" and not odd):
+        return None
+    return blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
 
 
 def _steps(data: Data) -> tuple[Any, ...]:
@@ -368,11 +402,3 @@ def _prepared(data: D, prepare: Transforms) -> D:
     if isinstance(data, Stream):
         return replace(data, tasks=tuple(replace(task, prepare=prepare) for task in data.tasks))
     return replace(data, prepare=prepare)
-
-
-def made(table: str, choice: Kinded, path: str) -> Any:
-    """The object of a choice, with its options."""
-    given, problems = check_options(table, choice.kind, choice.options, path)
-    if problems:
-        raise ConfigError(problems)
-    return piece(table, lookup(table, choice.kind), given)

@@ -12,7 +12,7 @@ from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
 
 _TAKES = re.compile(r"^# Takes (.*?)(?: on two cores)?\.$", re.M)
-_COMMAND = re.compile(r"fedquilt (run|compare|pretrain-mae) ")
+_COMMAND = re.compile(r"fedquilt (run|compare|robustness|pretrain-mae) ")
 
 
 def shipped(name: str, source: str = "") -> Path:
@@ -93,7 +93,7 @@ def find(asked: str | Path) -> Path:
         return known[name].file
     if (file / "config.toml").exists():
         raise InputError(
-            f"'{file}' is the folder of a run. To go on with it: fedquilt resume {file}. To run its settings again: "
+            f"'{file}' is the folder of a run. To continue it: fedquilt resume {file}. To run its settings again: "
             f"fedquilt run {file / 'config.toml'}."
         )
     if file.is_dir():

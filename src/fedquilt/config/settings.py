@@ -10,7 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
 
 from fedquilt.config.links import Network
 from fedquilt.config.script import Script
@@ -68,6 +77,13 @@ def named(value: JSON) -> JSON:
 Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
 
 
+def _bare(choice: Kinded) -> JSON:
+    return choice.model_dump() if choice.options else choice.kind
+
+
+OwnChoice = Annotated[Choice, PlainSerializer(_bare)]  # the same, which without options is written as a bare name
+
+
 def _whose(value: JSON) -> JSON:
     return "federation" if value is True else value
 
@@ -78,7 +94,7 @@ Standardise = Annotated[Literal["federation", "clients", False], BeforeValidator
 class Data(_Section):
     """Which data, and how they are divided among clients."""
 
-    source: Text | None = None
+    source: OwnChoice | None = None
     path: Text | None = None
     label: Text | list[Text] | None = None
     user: Text | None = None
@@ -120,7 +136,7 @@ class Data(_Section):
         if filled.get("path") is None:
             filled.setdefault("source", "digits")
         elif filled.get("source") is not None:
-            raise ValueError("source and path exclude each other; leave one of them out")
+            raise ValueError("source and path are mutually exclusive; give only one of them")
         if filled.get("user") is not None:
             filled.setdefault("by_user", True)
         if filled.get("local_tests") and filled.setdefault("test", 0.0):
@@ -186,12 +202,12 @@ class Training(_Section):
     clip: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     loss: Choice | None = None
-    loop: Text | None = None
+    loop: OwnChoice | None = None
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
         if self.steps is not None and (self.epochs != 1 or self.epochs_first is not None):
-            raise ValueError("steps and epochs exclude each other; leave one of them out")
+            raise ValueError("steps and epochs are mutually exclusive; give only one of them")
         return self
 
 
@@ -215,7 +231,7 @@ class Participation(_Section):
     @model_validator(mode="after")
     def _one_size(self) -> Participation:
         if self.count is not None and self.fraction != 1.0:
-            raise ValueError("count and fraction exclude each other; leave one of them out")
+            raise ValueError("count and fraction are mutually exclusive; give only one of them")
         return self
 
 
@@ -326,10 +342,43 @@ class Comparison(_Section):
     frame: bool = False
 
 
+class Robustness(_Section):
+    """What ``fedquilt robustness`` tries: aggregators beside the mean (``checks = {}`` in one turns the cohort's checks
+    on), attacks, shares of malicious clients (counted by clients, or by their samples), and seeds; and how much
+    accuracy a rule may cost without an attack, to be recommended."""
+
+    rules: Annotated[list[str | Row], Field(min_length=1)] = [
+        "clip_norm",
+        "geometric_median",
+        "median",
+        "trimmed_mean",
+        "multi_krum",
+        {"kind": "nearest_mixing", "then": "trimmed_mean"},
+    ]
+    attacks: Annotated[list[str | Row], Field(min_length=1)] = [
+        "sign_flip",
+        "gaussian",
+        "alie",
+        "ipm",
+        "min_max",
+        "label_flip",
+    ]
+    shares: Annotated[list[Annotated[float, Field(gt=0, lt=0.5)]], Field(min_length=1), AfterValidator(different)] = [
+        0.1,
+        0.2,
+        0.3,
+    ]
+    by: Annotated[list[Literal["clients", "samples"]], Field(min_length=1)] = ["clients"]
+    seeds: Annotated[list[Number], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
+    most_cost: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+
 class AttackChoice(Kinded):
-    """What attackers send, in a simulation, and who they are: a share of the clients, or a list of them."""
+    """What attackers send or learn, in a simulation, and who they are: a share of the clients, a list of them, or as
+    many as hold a share of the training samples."""
 
     clients: Annotated[float, Field(gt=0, lt=1)] | list[int | str] = 0.2
+    samples: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
 class Checks(_Section):
@@ -340,12 +389,13 @@ class Checks(_Section):
     length: bool = True
     direction: bool = True
     most_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    shorten: Annotated[float, Field(gt=0, lt=1)] | None = None
     strikes: Positive | None = 3
     suspended: Positive = 10
 
 
 # These cannot change the numbers.
-OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep", "script"}
+OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep", "robustness", "script"}
 
 
 _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left alone, a run is what it was before
@@ -398,6 +448,7 @@ class Config(_Section):
     output: Output = Output()
     compare: Comparison = Comparison()
     sweep: Sweep = Sweep()
+    robustness: Robustness = Robustness()
     script: Script | None = None
 
     @model_validator(mode="after")

@@ -98,18 +98,23 @@ class Extras:
         return found, replace(self, table=table, global_test=evaluation)
 
     def _as_table(self, made: Holdings) -> Holdings:
-        """The rows as a table whose numbers are those of the training samples; None where they are none."""
-        x, wide = made.columns["x"], made.global_columns
+        """The rows as a table whose numbers are those of the training samples; narrow where they are none."""
         if isinstance(self.prepare, PerColumn):
             return replace(made, preparation=self.prepare)  # its numbers come later
-        scope = scope_of(self.standardise)
-        held = None if wide is None else wide["x"]
-        if scope is not None and self.tabular and is_table(x):
-            kinds = blank_for(x, self.table, scope)
-            if scope != "none" or has_holes(x, held) or any(c.category for c in kinds.columns):
-                return standardised(made, fit([made], kinds))
-        narrow = _narrow(made.columns, "data")
+        kinds = self._kinds(made)
+        if kinds is not None:
+            return standardised(made, fit([made], kinds))
+        narrow, wide = _narrow(made.columns, "data"), made.global_columns
         return replace(made, columns=narrow, global_columns=None if wide is None else _narrow(wide, "global_test"))
+
+    def _kinds(self, made: Holdings) -> PerColumn | None:
+        """The columns of a table, without their numbers; None for what is no table, or needs no preparation."""
+        x, scope = made.columns["x"], scope_of(self.standardise)
+        if scope is None or not self.tabular or not is_table(x):
+            return None
+        kinds, wide = blank_for(x, self.table, scope), made.global_columns
+        odd = has_holes(x, None if wide is None else wide["x"]) or any(c.category for c in kinds.columns)
+        return kinds if scope != "none" or odd else None
 
     def complete(self, made: Holdings) -> Holdings:
         """Check the whole, add the global test set, the number of classes and the preparation."""

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.describe import remembered
 from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
@@ -21,7 +22,6 @@ from fedquilt.data.build import Extras, Given, Pair
 from fedquilt.data.checks import as_seed, client_id, few
 from fedquilt.data.lazy.datasets import columns_of
 from fedquilt.data.npz import Arrays, arrays_of, load
-from fedquilt.data.origin import remembered
 from fedquilt.data.partitions.labels import Partition
 from fedquilt.data.reading import Reading
 from fedquilt.data.rows import ClientRows

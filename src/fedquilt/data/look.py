@@ -156,7 +156,7 @@ def summary(data: Federation) -> Row:
         "bytes": sum(t.numel() * t.element_size() for t in held),
     }
     if data.preparation is not None:
-        facts["table"] = data.preparation.told()
+        facts["table"] = data.preparation.describe()
     if data.server_columns is not None:
         facts["server_valid"] = len(data.server_columns["x"])
     if data.task is not None:

@@ -72,8 +72,8 @@ def refuse_loop(base: FedAvg, why: str) -> None:
     """For methods that need to know how a client made its steps."""
     if base.client_update is not None:
         raise InputError(
-            f"This method {why}, so it cannot have a training loop of your own (client_update). Leave client_update "
-            "out, or take another method, such as FedAvg or FedProx."
+            f"This method {why}, so it cannot use a custom training loop (client_update). Leave client_update "
+            "out, or use another method, such as FedAvg or FedProx."
         )
 
 
@@ -89,7 +89,7 @@ class FedAvg:
             task.
         optimizer: For local work, with its learning rate: ``SGD(0.1)``, ``Adam(0.001)``.
         parts: Which names are shared and which private.
-        aggregate: How the changes are merged; ``mean`` weighs clients by examples.
+        aggregate: How the changes are merged; ``mean`` weights clients by samples.
         codec: How uploads travel.
         cohort: Who is asked each round.
         epochs, epochs_first, steps, batch_size, schedule, clip, only: See :class:`fedquilt.core.train.Train`.

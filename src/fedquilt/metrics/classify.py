@@ -100,6 +100,11 @@ class ScoresAndSums(Scores):
         return _with({name: _plus(part, sums[name]) for name, part in self.sums.items() if name in sums}, counts)
 
 
+def with_sums(sums: dict[str, Tensor], scores: Scores) -> Scores:
+    """The scores, with further sums beside those that they have."""
+    return _with({**getattr(scores, "sums", {}), **sums}, scores)
+
+
 def _with(sums: dict[str, Tensor], s: Scores) -> Scores:
     return ScoresAndSums(s.rows, s.loss_sum, s.support, s.correct, s.called, sums) if sums else s
 

@@ -146,7 +146,7 @@ def cluster_scores(
     Args:
         labels: The cluster of each client.
         scores: Of each client.
-        majority: The accuracy of always answering a client's commonest label.
+        majority: The accuracy of always answering a client's most frequent label.
     """
     held: dict[Any, list[ClientId]] = {}
     for client, cluster in labels.items():

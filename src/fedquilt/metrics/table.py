@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Summary = Literal["pooled", "std", "worst10", "common"]
 Place = Literal["table", "report", "watch"]
 GROUP = "fedquilt.metrics"  # of entry points
+SUCCESS = "attack_success"  # of simulations with a backdoor
 ROWS_HALF = "_rows_half_95"  # ends the key of half the 95 % interval that the number of test samples leaves
 _TAKEN = ("round", "client", "model", "split", "rows", "rarest", "scored", "asked")  # in clients' samples
 
@@ -111,7 +112,7 @@ class Metric:
         share: Whether it is shown in per cent.
         kinds: The kinds of scores that it can be computed from; () for any.
         summaries: What is kept of it beside the mean over clients: over all rows (pooled), the standard deviation over
-            clients, the mean of the worst tenth of the clients, and its value on the server's common rows.
+            clients, the mean worst 10 % of clients of the clients, and its value on the server's common rows.
         pooled: Its value on all clients' rows together, where that is not the mean over rows of clients' values.
         variance: Of each client's value, from the counts of its rows.
         interval: The ends of each client's 95 % interval, where that is more than a variance.
@@ -120,6 +121,7 @@ class Metric:
         statistic: From scores of classes and labels, [rows, classes] and [rows], a tensor that adds up over rows (zeros
             of that shape for no rows), if the counts of classes are not enough; ``of`` finds it as ``sums[id]`` with
             the clients as first dimension. It travels in the scores of clients while the metric is known.
+        brought: Whether only some scores have it: those whose ``sums`` were brought by who made them.
     """
 
     id: str
@@ -137,6 +139,7 @@ class Metric:
     shown: tuple[Place, ...] = ("table", "report", "watch")
     minor: bool = False
     statistic: Callable[[Tensor, Tensor], Tensor] | None = None
+    brought: bool = False
 
     @property
     def short(self) -> str:
@@ -145,7 +148,8 @@ class Metric:
 
     def applies(self, counts: Counts) -> bool:
         """Whether it can be computed from these."""
-        return (not self.kinds or counts.kind in self.kinds) and (self.statistic is None or self.id in counts.sums)
+        summed = self.statistic is not None or self.brought
+        return (not self.kinds or counts.kind in self.kinds) and (not summed or self.id in counts.sums)
 
     def better(self, value: float, than: float, by: float = 0.0) -> bool:
         """Whether a value is better than another by more than so much."""
@@ -216,6 +220,11 @@ def _macro_f1(c: Counts) -> Array:
     return _mean_where(2 * c.correct / np.maximum(both, 1), both > 0)
 
 
+def _success(c: Counts) -> Array:
+    hits, rows = np.asarray(c.sums[SUCCESS], np.float64).T
+    return np.ma.masked_array(hits / np.maximum(rows, 1), rows == 0)
+
+
 _KNOWN: dict[str, Metric] = {}
 
 
@@ -269,6 +278,16 @@ for _metric in (
         kinds=(),
         summaries=("common",),
         shown=("report", "watch"),
+    ),
+    Metric(
+        id=SUCCESS,
+        name="attack success",
+        of=_success,
+        help="share of rows of other classes that the model takes for a backdoor's target, with its mark on them",
+        higher_is_better=False,
+        shown=("table", "report"),
+        minor=True,
+        brought=True,
     ),
 ):
     register(_metric)
@@ -363,7 +382,7 @@ def _installed() -> None:
         except (ImportError, AttributeError) as error:
             raise InputError(f"The entry point {point.name!r} of {GROUP} cannot be loaded: {error}.") from error
         if not isinstance(found, Metric):
-            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is no Metric.")
+            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is not a Metric.")
         register(found)
 
 

@@ -77,7 +77,7 @@ class Gathered:
 
     @cached_property
     def federation(self) -> Row:
-        """Who has which labels; empty if it was not written."""
+        """Labels by client; empty if it was not written."""
         return read_json(self.folder / FILE)
 
     @cached_property
@@ -146,7 +146,8 @@ def _last_word(path: Path) -> float | None:
 
 def _data_of(config: Row) -> str:
     data = config.get("data", {})
-    return str(data.get("source") or Path(str(data.get("path", ""))).name)
+    source = data.get("source") or Path(str(data.get("path", ""))).name
+    return _choice_of("dataset", source if isinstance(source, dict) else {"kind": source})
 
 
 def _partition_of(config: Row) -> str:

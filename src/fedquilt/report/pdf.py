@@ -60,7 +60,7 @@ def _summary(found: Gathered) -> Row:
     if found.summary is None:
         raise InputError(
             f"No run of '{found.folder}' is finished and scored, so there is no table yet. 'fedquilt resume RUN' or "
-            "'fedquilt compare' goes on with it."
+            "'fedquilt compare' continues it."
         )
     return found.summary
 

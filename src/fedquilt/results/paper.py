@@ -89,13 +89,13 @@ def caption_of(summary: Mapping[str, JSON]) -> str:
     seeds, clients = len(summary["seeds"]), summary["measure"] == main().id
     where = "mean over clients" if clients else "global model on the common test set"
     sure = (
-        f"over {seeds} seeds; ± is the 95 % t-interval, of other columns than {main().short} joined with that of the "
-        "number of test samples"
+        f"over {seeds} seeds; ± is the 95 % t-interval, for columns other than {main().short} combined with that of "
+        "the test samples"
         if seeds > 1
-        else "one seed; ± is the 95 % interval of the number of test samples"
+        else "one seed; ± is the 95 % interval due to the number of test samples"
     )
     when = chosen(summary["chosen_on"] == "validation")
     told = f"Test scores{' in %' * main().share}, {where}, at the {when}, {sure}. MB: sent per run."
     best = f"the {'highest' if main().higher_is_better else 'lowest'} {main().name}"
-    bold = f" Bold: {best}, and all that cannot be told apart from it." * (len(summary["rows"]) > 1)
+    bold = f" Bold: {best}, and all that are not significantly different from it." * (len(summary["rows"]) > 1)
     return told + bold

@@ -21,7 +21,7 @@ from fedquilt.results.statistics.intervals import interval
 from fedquilt.results.statistics.paired import Accuracies, Paired, versus
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import RunView
-from fedquilt.storage.finished import modes_line, modes_over, validated
+from fedquilt.storage.finished import modes_line, modes_of, modes_over, validated
 
 Constants = Mapping[int, Mapping[ClientId, float]]  # by seed, each client's accuracy with its commonest label
 FRAME = ("local_only", "centralised")  # the lower and the upper frame of a table
@@ -86,16 +86,17 @@ def _rows(
     ]
 
 
-def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, dict[str, str]]:
+def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, Row]:
     """What is said of methods beside their numbers: of their modes, of energy, and where they learned nothing."""
-    found: dict[str, dict[str, str]] = {"modes": {}, "energy": {}, "doubts": {}}
+    found: dict[str, Row] = {"modes": {}, "mode_scores": {}, "energy": {}, "doubts": {}}
     for label, group in methods.items():
         results = [view.result for view in group]
         found["energy"][label] = in_words(per_run([result.get("energy") or {} for result in results]))
-        said = {"modes": modes_line(modes_over([result["best"] for result in results])), "doubts": at_majority(results)}
-        for kind, line in said.items():
-            if line is not None:
-                found[kind][label] = line
+        means = modes_over([result["best"] for result in results])
+        said = {"modes": modes_line(means), "mode_scores": modes_of(means), "doubts": at_majority(results)}
+        for kind, told in said.items():
+            if told is not None:
+                found[kind][label] = told
     return found
 
 
@@ -160,14 +161,16 @@ class ScoreColumn:
 
 
 def score_columns() -> list[ScoreColumn]:
-    """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst tenth of
-    the clients, where it has these."""
+    """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst 10 % of
+    clients, where it has these."""
     found = []
     for m in metrics("table"):
         first = m.id == main().id
         lead = "" if first else f"{m.short}, "
         half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test samples")
-        told = f"{m.help}; mean over clients at the round that validation chose, ± 95 % over {sure}".removeprefix("; ")
+        told = f"{m.help}; mean over clients at the round selected on validation data, ± 95 % over {sure}".removeprefix(
+            "; "
+        )
         found.append(ScoreColumn(m.id, f"test_{m.id}", m, m.short, told, half))
         if "common" in m.summaries:
             told = (
@@ -177,7 +180,7 @@ def score_columns() -> list[ScoreColumn]:
             found.append(ScoreColumn(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
         if "worst10" in m.summaries:
             told = (
-                f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test samples; the worst of "
+                f"mean {m.name} worst 10 % of clients of the clients, ± 95 % over seeds and test samples; the worst of "
                 "many unsure scores look a little worse than they are"
             )
             key = "worst10" if first else f"{m.id}_worst10"

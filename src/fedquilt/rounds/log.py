@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedquilt.core.table import ClientId
@@ -44,7 +44,7 @@ class ClientUpdate:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """A reply that was left out, and why."""
+    """A reply that was left out, and why; or one that was ``used``, for less than it asked."""
 
     round: int
     exchange: str
@@ -52,15 +52,23 @@ class Quarantine:
     reason: str
     bytes_down: int = 0
     bytes_up: int = 0
+    used: bool = False
+
+    def row(self, done: int) -> dict[str, Any]:
+        """As a row of ``dropped.jsonl``, after so many rounds."""
+        row = {**asdict(self), "round": done}
+        return row if row.pop("used") is False else {**row, "used": True}
 
 
 @dataclass
 class RoundLog:
-    """What happened in one round; ``phases`` says where its seconds went, ``void`` why the round does not count."""
+    """What happened in one round; ``phases`` says where its seconds went, ``void`` why the round does not count,
+    ``bounded`` which replies were used for less than they asked."""
 
     round: int
     updates: list[ClientUpdate] = field(default_factory=list)
     quarantined: list[Quarantine] = field(default_factory=list)
+    bounded: list[Quarantine] = field(default_factory=list)
     seconds: float = 0.0
     phases: list[Phase] = field(default_factory=list)
     void: str | None = None
@@ -103,7 +111,7 @@ class RoundLog:
         return {q.client for q in self.quarantined}
 
     def metrics(self) -> dict[str, Any]:
-        """The numbers of the round: clients, trainings, their loss weighted by examples, and bytes."""
+        """The numbers of the round: clients, trainings, their loss weighted by samples, and bytes."""
         losses = [(v.samples, v.loss) for v in self.updates if v.loss is not None]
         return {
             "clients": len({v.client for v in self.updates}),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from fedquilt.core.exchange import Exchange, Method, Reply
+from fedquilt.core.exchange import Exchange, Method, Reply, Sifted
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.errors import ExchangeError, InputError, RoundError
@@ -101,21 +101,19 @@ class Handles(MemorySlots):
         return {client: handle.hex() for client, handle in self.frames.items()}
 
 
-class Checks(Protocol):
+class ReplyChecks(Protocol):
     """What leaves out replies that stand out from their cohort."""
 
-    def sift(
-        self, replies: Sequence[Reply], past: Mapping[str, Any], round: int
-    ) -> tuple[list[Reply], dict[ClientId, str], dict[str, Any]]:
-        """The replies that count; who is left out, and why; and what to know in later rounds, as JSON has it."""
+    def sift(self, replies: Sequence[Reply], past: Mapping[str, Any], round: int, exchange: str) -> Sifted:
+        """What an exchange's replies come to."""
         ...
 
 
 class Forging(Protocol):
     """What attackers of a simulation make of their replies."""
 
-    def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
-        """All replies of an exchange, with those of the attackers among ``ids`` forged."""
+    def __call__(self, replies: Sequence[Reply], source: Source, run: Seed, seed: Seed) -> list[Reply]:
+        """All replies of an exchange, with those of the attackers among the source's clients forged."""
         ...
 
 
@@ -135,7 +133,7 @@ class Rounds:
             row stop the run.
         past: What an earlier part of the run knew of that, see :attr:`past`.
         checks: Which replies are left out because they stand out from their cohort.
-        attackers: Who lies in a simulation, and how.
+        attackers: Who is malicious in a simulation, and how.
     """
 
     def __init__(
@@ -152,7 +150,7 @@ class Rounds:
         min_replies: float = 0.5,
         growth: float = GROWTH,
         past: Mapping[str, Any] | None = None,
-        checks: Checks | None = None,
+        checks: ReplyChecks | None = None,
         attackers: Forging | None = None,
     ) -> None:
         self.checks, self.attackers = checks, attackers
@@ -161,8 +159,8 @@ class Rounds:
         settings: Any = getattr(type(method), "__dataclass_params__", None)
         if settings is not None and not settings.frozen:
             raise InputError(
-                f"{type(method).__name__} is a dataclass that can change, so engines could disagree. "
-                "Make it @dataclass(frozen=True) and keep what changes in the server's or a client's state."
+                f"{type(method).__name__} is a mutable dataclass, so engines could disagree. "
+                "Make it @dataclass(frozen=True), and keep what changes in the server or client state."
             )
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
@@ -259,8 +257,9 @@ class Rounds:
             return
         if self._void + 1 >= MOST_VOID:
             raise RoundError(
-                f"round {self.done + 1}: {reason}. So it was in {MOST_VOID} rounds in a row. The last good state is "
-                "kept. Try a smaller learning rate, or look into dropped.jsonl for clients to leave out."
+                f"round {self.done + 1}: {reason}. This happened in {MOST_VOID} consecutive rounds. The last "
+                "valid state "
+                "is kept. Try a smaller learning rate, or check dropped.jsonl for clients to exclude."
             )
         self._void, log.void = self._void + 1, reason
 

@@ -160,7 +160,7 @@ def inputs_in(folder: Path, again: Callable[[], Divided]) -> Inputs:
             reading=None if reading is None else Reading.of(reading),
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it anew: --fresh.") from error
+        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it again with --fresh.") from error
 
 
 class KeptInputs(Callback):

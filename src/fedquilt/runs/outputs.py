@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +77,7 @@ class Logs(Callback):
         write(UPDATES, self._updates(snapshot))
         write(TRAFFIC, traffic_rows(done, log.updates))
         write(CLIENTS, client_rows(done, snapshot.evaluations))
-        write(LEDGER, [{**asdict(q), "round": done} for q in log.quarantined])
+        write(LEDGER, [q.row(done) for q in (*log.quarantined, *log.bounded)])
         write(ROUNDS, [snapshot.metrics])
         write(PHASES, self.run.meters.rows)
 
@@ -251,7 +250,7 @@ class Preparation(Callback):
 
 
 class ResultFile(Callback):
-    """The logs as Parquet and, last of all, result.json: what was found beside the least that must be beaten, and with
+    """The logs as Parquet and, last of all, result.json: what was found beside trivial baseline, and with
     what."""
 
     def __init__(self, run: Run, folder: RunFolder) -> None:

@@ -21,12 +21,14 @@ from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.scoring import score_of
 from fedquilt.metrics.table import PRIMARY, main, metric, use_task
 from fedquilt.moved import current
-from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
+from fedquilt.pieces.robust.attackers import Attackers
+from fedquilt.pieces.robust.cohort import CohortChecks
 from fedquilt.rounds.client import Score, one_thread
 from fedquilt.rounds.engine import Carrier, Engine
 from fedquilt.rounds.phases import peak_bytes
 from fedquilt.rounds.rounds import RoundLog, Rounds
 from fedquilt.rounds.scale import GROWTH
+from fedquilt.runs.attacked import aggregator_of, attacked, score_under
 from fedquilt.runs.callbacks import Callback, Callbacks
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluator import Evaluated, Evaluator
@@ -86,10 +88,13 @@ class Run:
         self.engine, self.folder, self.identity = engine, folder, identity
         self.stop, self.snapshots = stop or Stop(), snapshots or Snapshots()
         self.min_replies, self.max_growth, self.withhold_test = min_replies, max_growth, withhold_test
-        self.checks, self.attackers = checks, attackers
         use_task(getattr(getattr(method, "net", None), "task", None))
-        score = score_of(method) if score is classify else score
         self.chosen_by = main().id if self.stop.metric == PRIMARY else self.stop.metric
+        self.checks = checks
+        self.attackers = None if attackers is None else attackers.against(aggregator_of(method))
+        if attackers is not None:
+            self.source = attacked(self.source, attackers, self.seed)
+        score = score_under(score_of(method) if score is classify else score, attackers)
         self.evaluator = Evaluator(method, federation, self.seed, evaluation or EvaluationSettings(), score, rounds)
         self.energy, self.meters = Energy(engine, meter), Meters(network)
         self.journal = Journal(None if folder is None else folder.path)

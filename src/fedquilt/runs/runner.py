@@ -10,7 +10,8 @@ from fedquilt.config.links import Network
 from fedquilt.core.exchange import Method
 from fedquilt.core.table import Divided
 from fedquilt.metrics.classify import classify
-from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
+from fedquilt.pieces.robust.attackers import Attackers
+from fedquilt.pieces.robust.cohort import CohortChecks
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.scale import GROWTH
@@ -84,7 +85,7 @@ def run(
         max_growth: How many times its past norm a part of the server's state may have after a round. One that leaves
             its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
         checks: Leave out replies that stand out from their cohort, see :class:`fedquilt.CohortChecks`.
-        attackers: Clients that lie, in a simulation, see :class:`fedquilt.Attackers`.
+        attackers: Malicious clients, in a simulation, see :class:`fedquilt.Attackers`.
         metrics: Functions of the scores and labels of all of a client's samples to a number, or metrics of
             :mod:`fedquilt.metrics.table`; known until the next run, comparison or sweep begins.
         callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence, Set
 from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import headline, main, task, trivial
 from fedquilt.registry import shown_as
+from fedquilt.results.breakdown import span, told
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, ScoreColumn, names, score_columns
-from fedquilt.show.show import narrow
+from fedquilt.show.show import modes_table, narrow
 from fedquilt.storage.finished import chosen
 from fedquilt.terminal import console, say, show_table
 
@@ -26,9 +27,9 @@ def comparison_table(summary: Mapping[str, JSON]) -> None:
     framed = [row for row in summary["rows"] if row["frame"]]
     _scores(summary, framed, {won["method"], *won["tied"]})
     if won["versus"]:
-        say(f"{'Highest' if main().higher_is_better else 'Lowest'}: {shown[won['method']]}. {apart(won, shown)}")
+        say(f"Best: {shown[won['method']]}. {apart(won, shown)}")
     if len(framed) < len(FRAME):
-        say("compare.frame=true runs the methods of the frame too.")
+        say("compare.frame=true adds the baselines.")
     _beside(summary)
     _notes(summary)
     _how(summary)
@@ -48,10 +49,10 @@ def _probed(summary: Mapping[str, JSON]) -> None:
     show_table(table)
     if (won := summary["winner"]) and won["versus"]:
         shown = names(summary)
-        say(f"{'Highest' if main().higher_is_better else 'Lowest'}: {shown[won['method']]}. {apart(won, shown)}")
+        say(f"Best: {shown[won['method']]}. {apart(won, shown)}")
     for run in summary["failed"]:
         say(f"FAILED {run.get('display', run['method'])}, seed {run['seed']}: {run['reason']}")
-    say("Features after the last task, probed on test samples of all tasks; labels are read by the probe alone.")
+    say("Linear probes on the features after the last task, on test samples of all tasks; only the probes use labels.")
     say(f"report {summary['report']}")
     say(f"table  {summary['folder']}/table.csv")
 
@@ -92,8 +93,8 @@ def _scores_of(row: Row, shown: Sequence[ScoreColumn]) -> tuple[str, ...]:
 def _notes(summary: Mapping[str, JSON]) -> None:
     """What should be known of methods and runs."""
     shown = names(summary)
-    for method, line in summary.get("modes", {}).items():
-        say(f"{shown[method]}: {line}")
+    if modes := summary.get("mode_scores"):
+        modes_table({shown[method]: told for method, told in modes.items()})
     _energy({shown[method]: line for method, line in summary.get("energy", {}).items()})
     for method, doubt in summary.get("doubts", {}).items():
         say(f"note: {shown[method]}: {doubt}")
@@ -106,10 +107,10 @@ def _notes(summary: Mapping[str, JSON]) -> None:
 def _how(summary: Mapping[str, JSON]) -> None:
     """How the numbers came about, and where there is more."""
     interval = (
-        f"± is the 95 % t-interval over seeds; of other columns than {main().short} also that of the number of test "
+        f"± is the 95 % t-interval over seeds; for columns other than {main().short}, combined with that of the test "
         "samples. "
         if len(summary["seeds"]) > 1
-        else "One seed: no interval. ± of other columns is the 95 % interval of the number of test samples. "
+        else "One seed: no interval. ± of other columns is the 95 % interval due to the number of test samples. "
     )
     mean = "Mean over clients" if summary["measure"] == main().id else "Global model on the common test set"
     say(f"{mean}, at the {chosen(summary['chosen_on'] == 'validation')}. {interval}Traffic and time per run.")
@@ -117,7 +118,7 @@ def _how(summary: Mapping[str, JSON]) -> None:
     say(f"table  {summary['folder']}/table.csv")
     say(f"curves {summary['folder']}/curves.png")
     first = main().id
-    say(f"and {first}_curves, loss_curves, {first}_boxplot, convergence_speed and comparison_table.csv beside it")
+    say(f"also {first}_curves, loss_curves, {first}_boxplot, convergence_speed and comparison_table.csv")
 
 
 def _energy(told: Mapping[str, str]) -> None:
@@ -162,16 +163,16 @@ def _explain(summary: Mapping[str, JSON], others: bool, clients: bool) -> None:
         )
     if others and not clients:
         say(
-            f"difference: {main().name} on the common test set minus the first method's; *: p < 0.05 of the paired "
-            "t-test over seeds (Holm), and all seeds agree; seeds: in how many it is better. updates: local trainings "
-            "per run."
+            f"difference: {main().name} on the common test set minus the first method's; p: paired t-test over "
+            "seeds, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, agree; "
+            "seeds: in how many it is better. updates: client updates per run."
         )
     elif others:
         say(
             f"difference: mean over clients of {main().name} minus the first method's, ± 95 % over clients; p: "
             "Wilcoxon's test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of "
             "two or more, agree; seeds: in how many it is better. "
-            f"{_constant()}. updates: local trainings per run."
+            f"{_constant()}. updates: client updates per run."
         )
 
 
@@ -205,8 +206,27 @@ def _percent(value: float | None, half: float | None = None) -> str:
 def _constant() -> str:
     """What the column of differences from the answer that needs no input means."""
     if task() is None:
-        return "majority: the same difference from always answering the client's commonest label"
+        return "majority: the same difference from always answering the client's most frequent label"
     return f"constant: the same difference from always answering the {trivial()}"
+
+
+def robustness_table(summary: Mapping[str, JSON]) -> None:
+    """What attacks did to each rule, and which to take."""
+    chosen = summary["recommended"]["rule"]
+    table = narrow(f"{summary['name']}: accuracy in %, and points lost", "rule", ("no attack", "cost", "lost", "worst"))
+    clean = {cell["rule"]: cell for cell in summary["cells"] if cell["attack"] is None}
+    for row in summary["rules"]:
+        numbers = (f"{100 * row[name]:.1f}" for name in ("cost", "lost", "worst"))
+        table.add_row(row["rule"], span(clean[row["rule"]]), *numbers, style="bold" if row["rule"] == chosen else "")
+    show_table(table)
+    for line in told(summary):
+        say(line)
+    early = sum(cell["ended_early"] for cell in summary["cells"])
+    if early:
+        say(f"{early} runs ended early and count with chance ({100 * summary['chance']:.0f} %).")
+    say("After the last round, mean over honest clients; lost: under attacks, against the mean without one.")
+    say(f"page   {summary['page']}")
+    say(f"table  {summary['folder']}/robustness.json, robustness_*.csv")
 
 
 MOST = 20  # lines

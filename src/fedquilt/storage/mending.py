@@ -165,7 +165,7 @@ def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
         "updates": sum(v.get("steps") is not None for v in updates),
         "train_loss": sum(n * loss for n, loss in losses) / samples if samples else None,
         **sent,
-        "quarantined": len(ledger),
+        "quarantined": sum(not row.get("used") for row in ledger),
         **_scores(logs[CLIENTS]),
         **spent,
         "train_seconds": whole - spent.get("seconds_evaluate", 0.0),

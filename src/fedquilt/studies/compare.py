@@ -73,12 +73,8 @@ def probed(
     """
     from fedquilt.report import write_report
 
-    found: dict[str, list[Row]] = {}
-    for cell in done:
-        probes = read_json(cell.folder / PROBES) or evaluate(cell.folder)
-        found.setdefault(cell.label, []).append({**(result_of(cell.folder) or {}), "probes": probes["measures"]})
-    kinds = {cell.label: cell.config.method.kind for cell in done}
-    displays = {cell.label: cell.display for cell in done}
+    found = _with_probes(done)
+    named = {c.label: {"display": c.display, "kind": c.config.method.kind} for c in done}
     measures = list(next(iter(found.values()))[0]["probes"])
     measure = "probe_all" if "probe_all" in measures else "probe"
     scores: dict[str, Accuracies] = {
@@ -86,7 +82,7 @@ def probed(
     }
     pairs = versus(scores)
     rows = [
-        {"method": label, "display": displays[label], "kind": kinds[label], "frame": kinds[label] == POOLED}
+        {"method": label, **named[label], "frame": named[label]["kind"] == POOLED}
         | _row(runs, measures)
         | {f"versus_first_{name}": value for name, value in pairs.get(label, {}).items()}
         for label, runs in found.items()
@@ -109,6 +105,15 @@ def probed(
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
     write_report(top)
     return summary
+
+
+def _with_probes(done: Sequence[PlannedRun]) -> dict[str, list[Row]]:
+    """The results of each method's runs, with what probes measured."""
+    found: dict[str, list[Row]] = {}
+    for cell in done:
+        probes = read_json(cell.folder / PROBES) or evaluate(cell.folder)
+        found.setdefault(cell.label, []).append({**(result_of(cell.folder) or {}), "probes": probes["measures"]})
+    return found
 
 
 def _row(runs: Sequence[Row], measures: Sequence[str]) -> Row:
@@ -168,7 +173,7 @@ def compare(config: Config, audience: Audience | None = None) -> Row:
     """Run every cell that is not finished yet, then make the table and the picture."""
     top, todo = cells(config)
     federation = federation_of(config)
-    _check_tests(config, federation, _methods(todo, federation))
+    check_tests(config, federation, _methods(todo, federation))
     return compared(config, top, todo, dict.fromkeys(config.compare.seeds, federation), audience)
 
 
@@ -198,7 +203,7 @@ def compared(
 
 
 def keep_federations(top: Path, todo: Sequence[PlannedRun], federations: Federations) -> None:
-    """Who has which labels, for those who look later: once, or beside each run where seeds have federations of their
+    """Labels by client, for those who look later: once, or beside each run where seeds have federations of their
     own."""
     if len(set(federations.values())) == 1:
         write_federation(top, next(iter(federations.values())))
@@ -227,7 +232,7 @@ def _methods(todo: Sequence[PlannedRun], federation: Federation | Stream) -> dic
     return made
 
 
-def _check_tests(config: Config, federation: Federation | Stream, methods: Mapping[str, Method]) -> None:
+def check_tests(config: Config, federation: Federation | Stream, methods: Mapping[str, Method]) -> None:
     """There are rows to compare methods on, and every method has a model for them."""
     if not _common_only(config):
         return

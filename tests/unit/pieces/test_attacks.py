@@ -113,7 +113,7 @@ def test_adaptive_attackers_take_what_moves_the_rule_most() -> None:
     own = [{"w": torch.tensor([1.0, 0.0])}]
 
     def sent(rule: Any) -> Tensor:
-        return attacks.adaptive(rule, attacks.sign_flip(1.0))(own, honest, Seed(0))[0]["w"]
+        return attacks.adaptive(attacks.sign_flip(1.0), rule)(own, honest, Seed(0))[0]["w"]
 
     torch.testing.assert_close(sent(mean), torch.tensor([1.0 - 8 * 2, 0.0]))
     torch.testing.assert_close(sent(near), torch.tensor([1.0 - 2, 0.0]))

@@ -97,19 +97,8 @@ def arrays_from(
     """The number columns and categories side by side as x (see :mod:`fedquilt.data.tabular`), or the words of the text
     columns (int32); the label column as y, the user column as user."""
     words = Words((words,)) if isinstance(words, str) else words
-    inputs = (*(features or ()), *(words.columns if words else ()))
     wanted = label.columns if isinstance(label, Targets) else (label,)
-    lacking = [name for name in (*wanted, *([user] if user else []), *inputs) if name not in columns]
-    if lacking:
-        raise InputError(f"{where} has no column {lacking[0]!r}. Its columns are {', '.join(columns)}.")
-    for name in set(wanted).intersection(inputs):
-        raise InputError(
-            f"{where}: features names {name!r}, the column of labels. Leave it out: it would tell the answer."
-        )
-    if words and features is not None:
-        raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
-    for name in (*wanted, *((user,) if user else ()), *(words.columns if words else ())):
-        check_cells(columns[name], f"{where}, column {name!r}")
+    _check_asked(columns, where, wanted, (user,) if user else (), features, words.columns if words else ())
     table, reading = None, Reading()
     if words:
         x, reading = words.read(columns)
@@ -124,6 +113,27 @@ def arrays_from(
     people = users(columns[user], f"{where}, column {user!r}") if user else None
     reading = replace(reading, names=names, label=", ".join(wanted))
     return Arrays(x, y, user=people, classes=len(names) or None, name=where, table=table, reading=reading)
+
+
+def _check_asked(
+    columns: Mapping[str, Array],
+    where: str,
+    wanted: Sequence[str],
+    users: Sequence[str],
+    features: Sequence[str] | None,
+    texts: Sequence[str],
+) -> None:
+    """The columns that are named are there, and none is named for two things; ``wanted`` are the labels."""
+    inputs, beside = (*(features or ()), *texts), (*wanted, *users)
+    lacking = [name for name in (*beside, *inputs) if name not in columns]
+    if lacking:
+        raise InputError(f"{where} has no column {lacking[0]!r}. Its columns are {', '.join(columns)}.")
+    for name in set(wanted).intersection(inputs):
+        raise InputError(f"{where}: features names {name!r}, the column of labels. Remove it: it would leak the label.")
+    if texts and features is not None:
+        raise InputError(f"{where}: text and features are mutually exclusive; give only one of them.")
+    for name in (*beside, *texts):
+        check_cells(columns[name], f"{where}, column {name!r}")
 
 
 def _side_by_side(

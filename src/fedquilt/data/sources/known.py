@@ -1,9 +1,7 @@
-"""The data sets that this package knows by name: images here, those with people or text in ``known_people``.
+"""The data sets that this package knows by name: those whose rows come from people, texts, and images.
 
 Sizes and checksums are those that others publish for that very file; docs/datasets.md names them. Where none could be
 found, none is given.
-
-Known data sets whose rows come from people, and texts.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Retest:
         margin: Of a cosine distance, >= 0.
         patience: Tests, >= 1.
         recluster_above: When more than this share of the clients has moved since the last clustering, all are
-            clustered anew instead; 1 for never.
+            reclustered instead; 1 for never.
     """
 
     every: int
@@ -114,14 +114,14 @@ class DiscoveryOptions:
         sketch_seed: Of the projection, the same for all.
         min_size: Smaller clusters are merged into the nearest.
         max_exact: Above so many clients a sample is clustered and the others join.
-        recluster_every: If set, every so many rounds all clients are clustered anew, from updates of the same w0; a
+        recluster_every: If set, every so many rounds all clients are reclustered, from updates of the same w0; a
             new cluster begins with the mean of its members' former models.
         retest_every: If set, every so many rounds all clients show their update from w0 again, and those that no longer
             belong to their cluster move.
         retest_margin, retest_patience, recluster_above: When they move, see :class:`Retest`.
         sketch_clip: If set, what clients show is clipped to this length, see :class:`Blur`.
         sketch_noise: And noised, by this multiple of ``sketch_clip``.
-        secret_noise: With noise that nobody can subtract.
+        secret_noise: Draw the noise from system randomness, so that it cannot be reproduced.
     """
 
     initial_rounds: int = 3

@@ -52,8 +52,8 @@ class FedSoft(Regrouping[Soft, Owner]):
 
     Args:
         base, n_clusters, starts: See :class:`Regrouping`.
-        lam: Strength of the pull, >= 0.
-        every: Rounds from one estimate of the shares, for which everybody gets all models, to the next.
+        lam: Strength of the proximal term, >= 0.
+        every: Rounds from one estimate of the shares, for which all clients get all models, to the next.
         smoother: What a share of 0 is replaced by, > 0; shares are then scaled to sum to 1.
 
     Reference: Ruan and Joe-Wong, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, 2022.

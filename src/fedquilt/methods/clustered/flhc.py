@@ -114,7 +114,7 @@ class ByUpdates(Generic[G]):
         return replace(state, models=(state.models[0],) * found.k, clusters=found, anchor=state.models[0])
 
     def form_anew(self, state: G, replies: Iterable[Reply[Sensed]], context: Context) -> G:
-        """Cluster again; a cluster starts from the mean of its members' models, weighted by examples."""
+        """Cluster again; a cluster starts from the mean of its members' models, weighted by samples."""
         heard = list(replies)
         if not heard:
             return state

@@ -141,7 +141,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     """FL+HC by updates of the embedding, with a pull to the cluster's model and a fading common embedding.
 
     A round t = 0, 1, ... after the discovery: client i of cluster k minimises L_i(w) + mu/2 |w - W_k|^2 from W_k. With
-    A_k the average of cluster k's participants and P the average of all participants' embeddings, by examples,
+    A_k the average of cluster k's participants and P the average of all participants' embeddings, weighted by samples,
 
         W_k.embedding = A_k.embedding + lambda_k(t) (P - A_k.embedding),    W_k.head = A_k.head.
 
@@ -153,7 +153,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         head: The parts of the network that are never shared across clusters; all others are the embedding, by which
             clients are clustered and which is blended.
         whole_update: Cluster by the update of the whole model.
-        mu: Strength of the pull, >= 0.
+        mu: Strength of the proximal term, >= 0.
         lambda_0, lambda_alpha, lambda_p: lambda(t) = lambda_0 / (1 + lambda_alpha t)^lambda_p.
         anneal_last, cluster_rounds: lambda is 0 in so many last of so many rounds after the discovery.
         sharing_by: 'same', 'size', 'divergence' or 'shrinkage': how lambda_k follows from lambda, see
@@ -261,7 +261,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         return replace(after, models=tuple(models), common=common, lambdas=used)
 
     def _common(self, state: Blended, parts: Sequence[Sequence[Reply[HasDelta]]], context: Context) -> Params:
-        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means by examples.
+        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means, weighted by samples.
 
         In this order of sums a lone cluster's mean is the common one to the bit, and blending changes nothing.
         """

@@ -10,7 +10,7 @@ from fedquilt.core.params import Params, lerp
 from fedquilt.methods.clustered.regrouping import Regrouping
 from fedquilt.methods.clustered.starts import Centres, HasVote, Starts
 from fedquilt.methods.fedavg import Client
-from fedquilt.pieces.aggregators import uniform_mean
+from fedquilt.pieces.aggregators import mean, uniform_mean
 
 WHOLE = 10**9  # rows in a batch: all there are
 
@@ -59,6 +59,8 @@ class IFCAGradient(Regrouping[Centres, Client]):
         return train.training(steps=1, batch_size=WHOLE), starts
 
     def merge(self, model: Params, group: Sequence[Reply[HasVote]], heard: int, context: Context) -> Params:
-        """The mean step of the group, shortened by the share of clients that it is."""
-        merged = uniform_mean(model, group, context)
+        """The mean step of the group, in which clients count the same unless ``aggregate`` says otherwise, shortened by
+        the share of clients that the group is."""
+        aggregate = uniform_mean if self.base.aggregate is mean else self.base.aggregate
+        merged = aggregate(model, group, context)
         return {**merged, **lerp(self.base.trained(model), merged, len(group) / heard)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.averaging.local_only import LocalOnly
-from fedquilt.methods.fedavg import Client, FedAvg
+from fedquilt.methods.fedavg import Client, FedAvg, Upload
 from fedquilt.methods.on_base import OnBase
+from fedquilt.pieces.aggregators import Aggregator, mean
 from fedquilt.pieces.objectives import weighted_mean
 from fedquilt.records.record import record
 
@@ -52,12 +53,13 @@ class FedProto(OnBase):
     """Local loss: the base's + lam * distance of features to the global prototypes. Models never travel.
 
     Upload: the mean features of each class over the client's samples, after training. Server, class by class: the mean
-    over clients, weighed by rows of that class; a class that nobody shows in a round keeps its prototype. A client
+    over clients, weighed by rows of that class; a class absent from a round keeps its prototype. A client
     predicts the class of the nearest prototype (and by its head as long as there is none).
 
     Args:
         base: FedAvg with every name private, and a network in two parts, features and a linear head.
         lam: Weight of the distance, >= 0.
+        aggregate: How clients' prototypes of a class are merged; their rows of the class are their samples.
 
     Reference: Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, 2022.
 
@@ -70,6 +72,7 @@ class FedProto(OnBase):
 
     base: FedAvg
     lam: float = 1.0
+    aggregate: Aggregator = mean
 
     def around(self, objective: Objective | Net, **settings: Any) -> LocalOnly:
         """Local training."""
@@ -122,6 +125,8 @@ class FedProto(OnBase):
 
     def up(self, state: Prototypes, replies: Iterable[Reply[Prototypes]], context: Context) -> Prototypes:
         """Average class by class."""
+        if self.aggregate is not mean:
+            return self._merged(state, list(replies), context)
         means, rows = (torch.zeros_like(state.classes[n], dtype=torch.float64) for n in (MEANS, ROWS))
         for reply in replies:
             count = reply.upload.classes[ROWS].double()
@@ -135,6 +140,17 @@ class FedProto(OnBase):
                 ROWS: torch.where(shown, rows.float(), state.classes[ROWS]),
             }
         )
+
+    def _merged(self, state: Prototypes, replies: Sequence[Reply[Prototypes]], context: Context) -> Prototypes:
+        """Class by class, by another aggregator; how each client's prototype differs from the one there is counts."""
+        means, rows = state.classes[MEANS].clone(), state.classes[ROWS].clone()
+        for label, old in enumerate(state.classes[MEANS]):
+            sent = [(r.client, int(r.upload.classes[ROWS][label]), r.upload.classes[MEANS][label]) for r in replies]
+            shown = [Reply(client, count, Upload({MEANS: own - old})) for client, count, own in sent if count > 0]
+            if shown:
+                means[label] = self.aggregate({MEANS: old}, shown, context)[MEANS]
+                rows[label] = sum(r.samples for r in shown)
+        return Prototypes({MEANS: means, ROWS: rows})
 
     def global_model(self, state: Prototypes) -> None:
         """There is none."""

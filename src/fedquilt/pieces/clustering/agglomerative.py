@@ -120,7 +120,7 @@ def check_settings(linkage: str | None, metric: str, cut: Cut) -> None:
 
 def _check(vectors: Mapping[ClientId, Tensor]) -> None:
     if not vectors:
-        raise InputError("There is nobody to cluster.")
+        raise InputError("There are no clients to cluster.")
     if len({v.numel() for v in vectors.values()}) > 1:
         raise InputError("The clients' vectors have different lengths, so no distances can be taken.")
 

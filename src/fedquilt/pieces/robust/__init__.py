@@ -1,4 +1,4 @@
-"""Aggregators for cohorts in which some clients lie.
+"""Aggregators for cohorts in which some clients are malicious.
 
 Every rule counts clients by their samples where that is defined, and all the same with ``by_samples=False``.
 """
@@ -6,6 +6,7 @@ Every rule counts clients by their samples where that is defined, and all the sa
 from fedquilt.pieces.robust.before import arc, bucketing, nearest_mixing
 from fedquilt.pieces.robust.by_coordinate import bulyan, meamed, median, trimmed_mean
 from fedquilt.pieces.robust.by_reply import centred_clip, clip_norm, fltrust, geometric_median, krum, multi_krum
+from fedquilt.pieces.robust.trusted import learned_on
 
 __all__ = [
     "arc",
@@ -16,6 +17,7 @@ __all__ = [
     "fltrust",
     "geometric_median",
     "krum",
+    "learned_on",
     "meamed",
     "median",
     "multi_krum",

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import NormalDist
-from typing import Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from fedquilt.core.params import Params, is_weight, numel, scale, sub, zip_with
+from fedquilt.core.exchange import Context, Reply
+from fedquilt.core.params import Params, is_weight, numel, scale, sub, zeros_like, zip_with
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.pieces.robust.vectors import Vectors, length
+
+Aggregate = Callable[..., Params]  # (current, replies, context) -> params
 
 
 class Attack(Protocol):
-    """The shape of every attack."""
+    """The shape of every attack. One that also has ``poisoned`` spoils training samples, see
+    :mod:`fedquilt.pieces.robust.poisoning`."""
 
     def __call__(self, own: Sequence[Params], honest: Sequence[Params], seed: Seed) -> list[Params]:
         """A change for each attacker; there is at least one honest client."""
@@ -166,27 +172,53 @@ class adaptive:
     """Knows the server's rule, and goes as far along another attack's way as moves the merged change most.
 
     Args:
-        merge: What the server makes of changes, ``changes -> change``.
-        attack: Whose way; factors of 1/8 to 8 of it are tried.
+        attack: Whose way: an attack, or the name of one; factors of 1/8 to 8 of it are tried.
+        merge: What the server makes of changes, ``changes -> change``. None is the aggregator of the run's method, fed
+            by clients that count the same.
 
     Example:
-        >>> attack = adaptive(merge=lambda changes: changes[0], attack=alie())
+        >>> attack = adaptive("ipm")
     """
 
-    merge: Callable[[Sequence[Params]], Params]
-    attack: Attack = alie()
+    attack: Annotated[Any, Literal["alie", "ipm", "min_max", "sign_flip"]] = "alie"
+    merge: Callable[[Sequence[Params]], Params] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attack, str) and self.attack not in _WAYS:
+            raise InputError(f"adaptive goes the way of one of {', '.join(_WAYS)}, got {self.attack!r}.")
+
+    def against(self, aggregate: Aggregate) -> adaptive:
+        """The same attack on this aggregator, unless it has a rule already."""
+        return self if self.merge is not None else replace(self, merge=partial(_merged, aggregate))
 
     def __call__(self, own: Sequence[Params], honest: Sequence[Params], seed: Seed) -> list[Params]:
-        mean = moments(honest)[0]
-        ways = [zip_with(lambda f, m: f - m, moved(f), mean) for f in self.attack(own, honest, seed)]
+        if self.merge is None:
+            raise InputError("adaptive needs the rule that it attacks: adaptive(merge=...).")
+        merge, mean = self.merge, moments(honest)[0]
+        attack: Attack = _WAYS[self.attack]() if isinstance(self.attack, str) else self.attack
+        ways = [zip_with(lambda f, m: f - m, moved(f), mean) for f in attack(own, honest, seed)]
 
         def tried(power: int) -> tuple[float, list[Params]]:
             forged = [
                 {**o, **zip_with(lambda m, w: m + 2.0**power * w, mean, way)} for o, way in zip(own, ways, strict=True)
             ]
-            return length(sub(moved(self.merge([*honest, *forged])), mean)), forged
+            return length(sub(moved(merge([*honest, *forged])), mean)), forged
 
         return max((tried(power) for power in range(-3, 4)), key=lambda found: found[0])[1]
+
+
+_WAYS: dict[str, Callable[[], Attack]] = {"alie": alie, "ipm": ipm, "min_max": min_max, "sign_flip": sign_flip}
+
+
+@dataclass(frozen=True)
+class _Change:
+    delta: Params
+
+
+def _merged(aggregate: Aggregate, changes: Sequence[Params]) -> Params:
+    """What an aggregator adds to a model of zeros."""
+    replies = [Reply(i, 1, _Change(change)) for i, change in enumerate(changes)]
+    return aggregate(zeros_like(changes[0]), replies, Context(0, None, Seed(0), len(changes)))
 
 
 def moments(changes: Sequence[Params]) -> tuple[Params, Params]:
@@ -209,9 +241,9 @@ def _weights_of(change: Params, forge: Callable[[Tensor], Tensor]) -> Params:
     return {**change, **{n: forge(t) for n, t in moved(change).items()}}
 
 
-def _forged(own: Sequence[Params], lie: Params) -> list[Params]:
-    """The same lie of all, with the statistics of each."""
-    return [{**o, **moved(lie)} for o in own]
+def _forged(own: Sequence[Params], false: Params) -> list[Params]:
+    """The same change of all, with the statistics of each."""
+    return [{**o, **moved(false)} for o in own]
 
 
 def _largest(fits: Callable[[float], bool]) -> float:

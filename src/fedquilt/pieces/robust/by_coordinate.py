@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,11 +60,11 @@ class trimmed_mean(RobustAggregator):
         edge = false / n
 
         def inside(piece: Tensor) -> Tensor:
-            values, places = piece.sort(dim=0)
-            upper = vectors.weights[places].cumsum(0)
+            values, places = _ordered(piece)
+            upper = vectors.weights[places].cumsum(1)
             lower = upper - vectors.weights[places]
             shares = (upper.clamp(max=1 - edge) - lower.clamp(min=edge)).clamp(min=0)
-            return (shares * values).sum(0) / shares.sum(0)
+            return (shares * values).sum(1) / shares.sum(1)
 
         return vectors.by_coordinate(inside)
 
@@ -131,13 +132,20 @@ class bulyan(RobustAggregator):
         return picked.by_coordinate(lambda piece: around_median(piece, picked.weights, n - 4 * false))
 
 
+def _ordered(piece: Tensor) -> tuple[Tensor, Tensor]:
+    """Each column as a row in ascending order, and where its numbers were; numpy sorts short rows fastest."""
+    rows = piece.T.contiguous().numpy()
+    places = np.argsort(rows, axis=1)
+    return torch.from_numpy(np.take_along_axis(rows, places, axis=1)), torch.from_numpy(places)
+
+
 def weighted_median(piece: Tensor, weights: Tensor) -> Tensor:
     """The weighted median of each column."""
-    values, places = piece.sort(dim=0)
-    below = weights[places].cumsum(0)
-    low = (below < 0.5 - _EQUAL).sum(0, keepdim=True)
-    high = (below <= 0.5 + _EQUAL).sum(0, keepdim=True).clamp(max=len(values) - 1)
-    return ((values.gather(0, low) + values.gather(0, high)) / 2)[0]
+    values, places = _ordered(piece)
+    below = weights[places].cumsum(1)
+    low = (below < 0.5 - _EQUAL).sum(1, keepdim=True)
+    high = (below <= 0.5 + _EQUAL).sum(1, keepdim=True).clamp(max=len(weights) - 1)
+    return ((values.gather(1, low) + values.gather(1, high)) / 2)[:, 0]
 
 
 def around_median(piece: Tensor, weights: Tensor, keep: int) -> Tensor:

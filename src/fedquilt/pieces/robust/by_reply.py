@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
-from fedquilt.core.params import Mean, Params, add, same_names, scale
+from fedquilt.core.params import Mean, Params, add, same_names
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.pieces.robust.vectors import (
@@ -22,6 +22,8 @@ from fedquilt.pieces.robust.vectors import (
     groups,
     length,
     middle_counts,
+    quantile,
+    shortened,
 )
 
 
@@ -55,18 +57,18 @@ class clip_norm(RobustAggregator):
     def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
         if self.radius is None or self.then is not None:
             return super().__call__(current, replies, context)
-        total, counts = Mean(), list[Params]()  # replies stream: none is kept
+        total, counts, whole = Mean(), list[Params](), 0.0  # replies stream: none is kept
         for reply in replies:
-            delta = reply.upload.delta
-            change: Params = {}
-            for names in groups(delta, self.per):
-                part = {n: delta[n] for n in names}
-                factor = float(_shortened(torch.tensor(length(part), dtype=torch.float64), self.radius))
-                change.update(part if factor == 1.0 else scale(part, factor))
-            total.add(change, reply.samples if self.by_samples else 1)
-            counts.append({n: t for n, t in delta.items() if n not in change})
+            delta, weight = reply.upload.delta, float(reply.samples if self.by_samples else 1)
+            vectors = [{n: delta[n] for n in names} for names in groups(delta, self.per)]
+            lengths = torch.tensor([length(part) for part in vectors], dtype=torch.float64)
+            for part, factor in zip(vectors, shortened(lengths, self.radius).tolist(), strict=True):
+                total.add(part, weight * factor)
+            counts.append({n: t for n, t in delta.items() if not t.is_floating_point()})
+            whole += weight
         if not counts:
             return current
+        total.weight = whole
         merged = {**total.value(), **middle_counts(counts)}
         return add(current, {n: merged[n] for n in current})
 
@@ -74,7 +76,7 @@ class clip_norm(RobustAggregator):
         """The mean of shortened changes, or what ``then`` makes of them."""
         lengths = vectors.lengths
         radius = quantile(lengths, vectors.weights, self.quantile) if self.radius is None else self.radius
-        factors = _shortened(lengths, radius)
+        factors = shortened(lengths, radius)
         if self.then is None:
             return vectors.combined(vectors.weights * factors)
         return self.then.merge(vectors.mixed(torch.diag(factors), vectors.weights), seed)
@@ -110,7 +112,7 @@ class centred_clip(RobustAggregator):
         for _ in range(self.passes):
             away = _distances_from(share, vectors)
             radius = quantile(away, vectors.weights, 0.5) if self.radius is None else self.radius
-            pull = vectors.weights * _shortened(away, radius)
+            pull = vectors.weights * shortened(away, radius)
             share = share + pull - pull.sum() * share
         return vectors.combined(share)
 
@@ -260,18 +262,6 @@ def krum_scores(vectors: Vectors, byzantine: float, rule: str) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
     others = vectors.distances.clone().fill_diagonal_(-1.0).sort(dim=1).values[:, 1:]
     return others[:, : max(n - false - 1, 1)].mean(dim=1)
-
-
-def quantile(values: Tensor, weights: Tensor, share: float) -> float:
-    """The smallest value up to which this share of the weight lies."""
-    ordered, places = values.sort(stable=True)
-    reached = weights[places].cumsum(0) >= share * float(weights.sum()) * (1 - 1e-12)
-    return float(ordered[int(reached.int().argmax())])
-
-
-def _shortened(lengths: Tensor, radius: float) -> Tensor:
-    """min(1, radius / length)."""
-    return torch.where(lengths > radius, radius / lengths.clamp(min=torch.finfo(torch.float64).tiny), 1.0)
 
 
 def _distances_from(share: Tensor, vectors: Vectors) -> Tensor:

@@ -1,6 +1,6 @@
-"""What is done to the replies of one exchange before the server takes them: attackers of a simulation, and checks.
+"""Checks of the replies of one exchange, before the server takes them.
 
-Both need all replies of the cohort at once, which are held until then.
+They need all replies of the cohort at once, which are held until then.
 """
 
 from __future__ import annotations
@@ -15,67 +15,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedquilt.core.exchange import Reply
-from fedquilt.core.seed import Seed
+from fedquilt.core.exchange import Reply, Sifted
+from fedquilt.core.params import scale
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
-from fedquilt.pieces.robust.attacks import Attack, moved
-from fedquilt.pieces.robust.vectors import Vectors
+from fedquilt.pieces.robust.attacks import moved
+from fedquilt.pieces.robust.vectors import Vectors, length, quantile, shortened
 
 _FEWEST = 4  # replies that tell what is usual
 _DRAWN = 100  # replies up to which the limit is drawn; of more, it grows as that of normal numbers with known deviation
+_PACE = 0.2  # of the running quantile
 _MAD = 1.4826  # times the median of distances from the median is a normal deviation
 
 
 @dataclass(frozen=True)
-class Attackers:
-    """Malicious clients of a simulation.
-
-    Args:
-        attack: What they send; see :mod:`fedquilt.pieces.robust.attacks`.
-        clients: A share of all clients, who are drawn by the run's seed, or their ids.
-
-    Example:
-        >>> from fedquilt.pieces.robust.attacks import sign_flip
-        >>> attackers = Attackers(sign_flip(factor=10.0), clients=0.2)
-    """
-
-    attack: Attack
-    clients: float | tuple[ClientId, ...] = 0.2
-
-    def __post_init__(self) -> None:
-        if isinstance(self.clients, float) and not 0 < self.clients < 1:
-            raise InputError(f"attack: clients is a share in (0, 1), or a list of clients, got {self.clients}.")
-
-    def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
-        """The replies of an exchange, with what the attackers among all clients send; ``seed`` is the exchange's."""
-        return self._forge(replies, self.among(ids, run), seed)
-
-    def among(self, ids: Sequence[ClientId], seed: Seed) -> frozenset[ClientId]:
-        """Who lies, the same all through a run."""
-        if not isinstance(self.clients, float):
-            unknown = [c for c in self.clients if c not in set(ids)]
-            if unknown:
-                raise InputError(f"attack: no client is called {unknown[0]!r} (known: {list(ids)[:10]}).")
-            return frozenset(self.clients)
-        count = max(1, round(self.clients * len(ids)))
-        chosen = seed.fold("attackers").numpy().choice(len(ids), size=count, replace=False)
-        return frozenset(ids[i] for i in chosen)
-
-    def _forge(self, replies: Sequence[Reply], attackers: frozenset[ClientId], seed: Seed) -> list[Reply]:
-        """Uploads without ``delta`` stay as they are."""
-        false = [r for r in replies if r.client in attackers and hasattr(r.upload, "delta")]
-        honest = [r.upload.delta for r in replies if r.client not in attackers and hasattr(r.upload, "delta")]
-        if not false or not honest:
-            return list(replies)
-        forged = self.attack([r.upload.delta for r in false], honest, seed)
-        sent = {r.client: replace(r.upload, delta=lie) for r, lie in zip(false, forged, strict=True)}
-        return [replace(r, upload=sent[r.client]) if r.client in sent else r for r in replies]
-
-
-@dataclass(frozen=True)
 class CohortChecks:
-    """Leave out replies that stand out from their cohort, before any aggregator sees them; bound what one weighs.
+    """Leave out replies that stand out from their cohort, before any aggregator sees them; bound what one weighs, and
+    how far it reaches. Every decision is in ``dropped.jsonl`` with its numbers.
 
     A change stands out by its length, or by its direction. Lengths are compared by their logarithms, directions by the
     mean cosine with the others: both by how many deviations they are from the cohort's median, where a deviation is
@@ -90,10 +46,16 @@ class CohortChecks:
     Args:
         false_alarms: The probability with which a round of honest clients loses a reply.
         length, direction: What is looked at.
-        most_share: Whose samples are more than this share of the cohort's count as if they were this share.
+        most_share: Whose samples are more than this share of the cohort's count as if they were this share; of cohorts
+            too small for that, all count the same.
+        shorten: Changes longer than this quantile of the lengths of earlier rounds are shortened to it. It follows the
+            lengths from round to round by a factor exp(0.2 (shorten - share of changes within)); attackers that are
+            fewer than 1 - shorten cannot drive it up. The first round takes its own quantile. None shortens nothing.
         strikes: After so many replies in a row that stood out, a client's replies are left out for ``suspended``
             rounds, whatever they are; None forgets.
         suspended: See above.
+
+    Reference: Andrew et al., Differentially Private Learning with Adaptive Clipping, 2021 (the running quantile).
 
     Example:
         >>> checks = CohortChecks(false_alarms=0.01, most_share=0.3)
@@ -103,6 +65,7 @@ class CohortChecks:
     length: bool = True
     direction: bool = True
     most_share: float | None = None
+    shorten: float | None = None
     strikes: int | None = 3
     suspended: int = 10
 
@@ -111,22 +74,25 @@ class CohortChecks:
             raise InputError(f"checks: false_alarms is a probability from 0.001 to 0.5, got {self.false_alarms}.")
         if self.most_share is not None and not 0 < self.most_share <= 1:
             raise InputError(f"checks: most_share is a share in (0, 1], got {self.most_share}.")
+        if self.shorten is not None and not 0 < self.shorten < 1:
+            raise InputError(f"checks: shorten is a quantile in (0, 1), got {self.shorten}.")
         if self.strikes is not None and self.strikes < 1:
             raise InputError(f"checks: strikes is a count of at least 1, or none, got {self.strikes}.")
         if self.suspended < 1:
             raise InputError(f"checks: suspended is a number of rounds of at least 1, got {self.suspended}.")
 
-    def sift(
-        self, replies: Sequence[Reply], past: Mapping[str, Any], round: int
-    ) -> tuple[list[Reply], dict[ClientId, str], dict[str, Any]]:
-        """The replies that count; who is left out, and why; and what to know in later rounds."""
-        known = Reputation(past)
+    def sift(self, replies: Sequence[Reply], past: Mapping[str, Any], round: int, exchange: str = "") -> Sifted:
+        """What an exchange's replies come to."""
+        known, radii = Reputation(past), dict(past.get("radii", {}))
         odd = {r.client: why for r in replies if (why := known.suspended(r.client, round))}
         rest = [r for r in replies if r.client not in odd]
         found = self.judge(rest)
         if self._comparable(rest):  # of others nothing is known, so nothing is forgotten either
             known.note({r.client: r.client in found for r in rest}, self, round)
-        return self.capped([r for r in rest if r.client not in found]), {**odd, **found}, known.past
+        kept, shorter = self._shortened([r for r in rest if r.client not in found], radii, exchange)
+        capped, lighter = self.capped(kept)
+        bounded = {c: "; ".join(filter(None, (shorter.get(c), lighter.get(c)))) for c in [*shorter, *lighter]}
+        return Sifted(capped, {**odd, **found}, bounded, known.past | ({"radii": radii} if radii else {}))
 
     def judge(self, replies: Sequence[Reply]) -> dict[ClientId, str]:
         """Whose replies stand out, and by which numbers."""
@@ -172,12 +138,37 @@ class CohortChecks:
             if -z > limit
         }
 
-    def capped(self, replies: Sequence[Reply]) -> list[Reply]:
-        """The replies, none of which weighs more than ``most_share`` of all."""
-        if self.most_share is None or self.most_share * len(replies) <= 1:
-            return list(replies)
+    def capped(self, replies: Sequence[Reply]) -> tuple[list[Reply], dict[ClientId, str]]:
+        """The replies, none of which weighs more than ``most_share`` of all, as far as that can be; and whose weight is
+        bounded."""
+        if self.most_share is None or not replies:
+            return list(replies), {}
         most = _cap([r.samples for r in replies], self.most_share)
-        return [replace(r, samples=min(r.samples, most)) for r in replies]
+        told = {
+            r.client: f"counts as {most} samples instead of {r.samples}: nobody has more than {self.most_share:g}"
+            for r in replies
+            if r.samples > most
+        }
+        return [replace(r, samples=min(r.samples, most)) for r in replies], told
+
+    def _shortened(
+        self, replies: list[Reply], radii: dict[str, float], exchange: str
+    ) -> tuple[list[Reply], dict[ClientId, str]]:
+        """The replies, none of which is longer than the radius of the exchange, which moves on; and who was."""
+        if self.shorten is None or not replies or not all(hasattr(r.upload, "delta") for r in replies):
+            return replies, {}
+        lengths = torch.tensor([length(moved(r.upload.delta)) for r in replies], dtype=torch.float64)
+        radius = radii.get(exchange, quantile(lengths, torch.ones_like(lengths), self.shorten))
+        within = float((lengths <= radius).double().mean())
+        radii[exchange] = radius * math.exp(_PACE * (self.shorten - within))
+        kept, told = list[Reply](), dict[ClientId, str]()
+        for r, far, factor in zip(replies, lengths.tolist(), shortened(lengths, radius).tolist(), strict=True):
+            if factor < 1:
+                told[r.client] = f"shortened to {radius:.3g}: its change is {far:.3g} long"
+                delta = {**r.upload.delta, **scale(moved(r.upload.delta), factor)}
+                r = replace(r, upload=replace(r.upload, delta=delta))
+            kept.append(r)
+        return kept, told
 
 
 class Reputation:
@@ -186,16 +177,21 @@ class Reputation:
     def __init__(self, past: Mapping[str, Any]) -> None:
         self.strikes: dict[str, int] = dict(past.get("strikes", {}))
         self.until: dict[str, int] = dict(past.get("until", {}))
+        self.counts: dict[str, int] = dict(past.get("counts", {}))  # of strikes, of those who are suspended
 
     @property
     def past(self) -> dict[str, Any]:
         """What a run that goes on must know."""
-        return {"strikes": self.strikes, "until": self.until}
+        return {"strikes": self.strikes, "until": self.until, "counts": self.counts}
 
     def suspended(self, client: ClientId, round: int) -> str | None:
         """Why a client's reply does not count in this round."""
         until = self.until.get(repr(client), 0)
-        return None if round >= until else f"suspended until round {until}: its replies stood out again and again"
+        if round >= until:
+            return None
+        return (
+            f"suspended until round {until}: its replies stood out in {self.counts.get(repr(client))} rounds in a row"
+        )
 
     def note(self, judged: Mapping[ClientId, bool], checks: CohortChecks, round: int) -> None:
         """Remember who stood out in a round, and who did not."""
@@ -204,7 +200,7 @@ class Reputation:
             before = self.strikes.pop(name, 0)
             count = before + 1 if odd else 0
             if checks.strikes is not None and count >= checks.strikes:
-                self.until[name] = round + 1 + checks.suspended
+                self.until[name], self.counts[name] = round + 1 + checks.suspended, count
             elif count:
                 self.strikes[name] = count
 
@@ -234,7 +230,7 @@ def _deviations(values: Sequence[float]) -> list[float]:
 
 def _cap(samples: Sequence[int], share: float) -> int:
     """The largest weight m with which nobody has more than the share: m <= share * sum min(n_i, m)."""
-    low, high = 1, max(samples)
+    low, high = min(samples), max(samples)  # all the same is as near as a cohort of fewer than 1 / share can come
     while low < high:
         middle = (low + high + 1) // 2
         fits = middle <= share * sum(min(n, middle) for n in samples)

@@ -55,9 +55,9 @@ def distribution(found: Gathered) -> Panel | None:
         level=level_of(found),
         level_name=trivial(),
     )
-    sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly."
-    note = "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample
-    return Panel(TAB, "distribution", "How clients fare", [block], note)
+    sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are shown, evenly spaced."
+    note = "Box: quartiles and median; each dot is a client, at the round selected on validation data." + sample
+    return Panel(TAB, "distribution", "Accuracy by client", [block], note)
 
 
 def _spreads(found: Gathered, m: Metric, shown: Sequence[ClientId]) -> list[Row]:
@@ -141,7 +141,7 @@ def _strip_at_a_glance(found: Gathered) -> list[Block]:
     variants = [{**v, "keys": {"measure": v["keys"]["measure"]}} for v in _spreads(found, main(), shown)[:1]]
     if not clients or not variants:
         return []
-    title = f"Each client's test {main().name} at the chosen round"
+    title = f"Each client's test {main().name} at the selected round"
     names = [str(c) for c in shown]
     look = {"level": level_of(found), "level_name": trivial(), "beside": True}
     return [chart("strip", "glance-clients", title, clients=names, variants=variants, **look)]
@@ -151,7 +151,7 @@ SURE = (
     column("method", "method"),
     column("client", "client"),
     column("rows", "test samples", "number", digits=0),
-    column("rarest", "of its rarest class", "number", digits=0, help="rows of the class that the client has fewest of"),
+    column("rarest", "of its rarest class", "number", digits=0, help="test samples of the client's rarest class"),
 )
 MOST_SURE = 1000  # lines
 
@@ -168,13 +168,12 @@ def sureness(found: Gathered) -> Panel | None:
     few = "" if len(rows) <= MOST_SURE else f" The {low} {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
     seeds = len(next(iter(found.begun.values())))
     note = (
-        "Equal scores need not be equally well known: intervals are of the client's own test samples, "
-        f"{'in the first seed, ' if seeds > 1 else ''}at the round that validation chose.{few}"
+        "Intervals reflect the number of a client's own test samples, "
+        f"{'in the first seed, ' if seeds > 1 else ''}at the round selected on validation data.{few}"
     )
-    block = table(
-        "sureness", columns, rows[:MOST_SURE], filter=True, fold=f"Every client, the {low} {main().name} first"
-    )
-    return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
+    fold = f"All clients, {low} {main().name} first"
+    block = table("sureness", columns, rows[:MOST_SURE], filter=True, fold=fold)
+    return Panel(TAB, "sureness", "Confidence intervals by client", [block], note)
 
 
 def _sure_rows(found: Gathered, view: RunView, columns: Sequence[Row]) -> list[Row]:
@@ -206,15 +205,15 @@ def heat_map(found: Gathered) -> Panel | None:
     if cells * 2 > MOST_CELLS:
         measures = measures[:1]
     share = min(1.0, (MOST_CELLS / (cells * len(measures))) ** 0.5)  # of clients, and of rounds
-    notes = [] if share == 1 else ["Rounds and clients are thinned evenly, to keep the file small."]
+    notes = [] if share == 1 else ["Rounds and clients are subsampled evenly to keep the file small."]
     variants: list[Block] = [_map(view, m, share, found) for view in views for m in measures]
     block = chart("matrix", "heat", "Clients by round", variants=variants, x_name="round", y_name="client", order=True)
     return Panel(
         TAB,
         "heat",
-        "Every client in every round",
+        "Accuracy by client and round",
         [block],
-        " ".join(["Test scores of the model that a client would use.", *notes]),
+        " ".join(["Test scores of the model that each client deploys.", *notes]),
     )
 
 
@@ -277,8 +276,8 @@ def curves(found: Gathered) -> Panel | None:
     note = "Lines are means over seeds at rounds that every seed has."
     if not found.sweep:
         how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))
-        note += f" Curves are of test samples and chose nothing: the table shows the {how}."
-    return Panel("Curves", "curves", "Over rounds, traffic and time", [_lines(found, series)], note)
+        note += f" Curves show test data, which were not used for selection: the table shows the {how}."
+    return Panel("Curves", "curves", "Learning curves", [_lines(found, series)], note)
 
 
 def series_of(found: Gathered, points: Callable[[RunView], Row | None]) -> list[Row]:

@@ -62,14 +62,14 @@ def _lead(notes: list[str], placed: list[str], trees: list[Block], rivers: list[
         yield text(*placed)
     names = {"x_name": "client", "y_name": "distance at which groups merge"}
     if trees:
-        yield chart("tree", "tree", "Tree of clients and its cut", variants=trees, **names)
+        yield chart("tree", "tree", "Dendrogram and cut", variants=trees, **names)
     names = {"x_name": "round", "y_name": "client"}
     if rivers:
-        yield chart("matrix", "members", "Who was in which cluster", variants=rivers, **names, categories=True)
+        yield chart("matrix", "members", "Cluster membership over rounds", variants=rivers, **names, categories=True)
 
 
 def _agreed(row: Row) -> str:
-    return f"; of these, ARI {row['ari']:.2f} against the planted groups" if "ari" in row else ""
+    return f"; of these, ARI {row['ari']:.2f} against the true groups" if "ari" in row else ""
 
 
 def _shown() -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _columns() -> tuple[Row, ...]:
         column(first, main().short, **look, half=half),
         column(least, worst, **look),
         column(constant, trivial(), **look),
-        column("groups", "planted groups", help="how many members of each planted group"),
+        column("groups", "planted groups", help="members by true group"),
         column("members", "members"),
     )
 

@@ -25,7 +25,7 @@ def headline(found: Gathered) -> Panel | None:
     if any(view.config.get("output", {}).get("withhold_test") for view in found.views):
         said = [
             "The test scores of this run are withheld (output.withhold_test): it is a point of a sweep, which "
-            "chooses on validation samples and then tells those of the chosen point."
+            "selects on validation samples, and then reports those of the selected point."
         ]
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
@@ -38,26 +38,30 @@ def headline(found: Gathered) -> Panel | None:
 
 def _warnings(found: Gathered) -> Iterator[str]:
     """Runs that are not finished, doubts, damaged logs, and runs that failed."""
-    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
-    if open_runs:
-        more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
-        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
-        yield told + "Methods with an unfinished run are left out of tables and tests."
+    yield from _unfinished(found)
     for method, doubt in (found.summary or {}).get("doubts", {}).items():
         yield f"{names(found.summary or {})[method]}: {doubt}"
     for view in found.views:
         if view.missing:
             named = f"{view.display}, seed {view.seed}: parts of its logs are missing or damaged. "
-            yield named + "; ".join(view.missing) + ". What is left is shown."
+            yield named + "; ".join(view.missing) + ". The rest is shown."
     for run in found.failed:
         yield f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}"
+
+
+def _unfinished(found: Gathered) -> Iterator[str]:
+    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
+    if open_runs:
+        more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
+        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
+        yield told + "Methods with an unfinished run are left out of tables and tests."
 
 
 def sentences(summary: Mapping[str, JSON]) -> list[str]:
     """Which method is highest, which others cannot be told apart from it, and what the majority class gives."""
     won, rows = summary["winner"], {row["method"]: row for row in summary["rows"]}
     if won is None:
-        return ["Only centralised training is finished; it is the frame of a table and cannot win."]
+        return ["Only centralised training is finished; it is a reference and not ranked."]
     best, measure, shown = rows[won["method"]], summary["measure"], names(summary)
     first, clients = main(), measure == main().id
     kind = f"test {first.name}" if clients else f"{first.name} on the common test set"
@@ -69,23 +73,23 @@ def sentences(summary: Mapping[str, JSON]) -> list[str]:
         said = [
             f"{best['display']} has the {'highest' if first.higher_is_better else 'lowest'} {kind}: {reached}.",
             apart(won, shown),
-            _next(shown[second], won["versus"][second]),
+            _next(shown[second], won["versus"][second], "clients" if measure == "accuracy" else "seeds"),
         ]
     if not math.isnan(summary["majority_class"]):
         gap = best[measure] - summary["majority_class"]
         whose = "a client's" if clients else "the"
-        constant = f"{whose} commonest label" if task() is None else f"the {trivial()}"
+        constant = f"{whose} most frequent label" if task() is None else f"the {trivial()}"
         usual = gap >= 0 if first.higher_is_better else gap <= 0
         way = ("less" if usual else "MORE") if first.higher_is_better else ("more" if usual else "LESS")
         said.append(
-            f"Always answering {constant} gives {_percent(summary['majority_class'])}, {first.apart(gap)} {way}."
+            f"Always predicting {constant} gives {_percent(summary['majority_class'])}, {first.apart(gap)} {way}."
         )
     return said
 
 
-def _next(method: str, pair: Mapping[str, JSON]) -> str:
+def _next(method: str, pair: Mapping[str, JSON], over: str) -> str:
     """The method after the best, and how far it is from it."""
-    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
+    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over {over} after Holm's correction"
     worse, other = ("lower", "HIGHER") if main().higher_is_better else ("higher", "LOWER")
     usual = pair["difference"] >= 0 if main().higher_is_better else pair["difference"] <= 0
     behind = f"{worse} in {pair['seeds_better']} of {pair['seeds']} seeds"
@@ -102,11 +106,8 @@ def _best(found: Gathered, best: Row, summary: Mapping[str, JSON]) -> tuple[str,
         return ("method", method, "the only one")
     if tied := [shown[name] for name in won["tied"]]:
         few = ", ".join([method, *tied][:4]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
-        return (
-            f"best {1 + len(tied)} methods",
-            few,
-            f"not distinguishable; the {'highest' if main().higher_is_better else 'lowest'} mean first",
-        )
+        high = "highest" if main().higher_is_better else "lowest"
+        return (f"best {1 + len(tied)} methods", few, f"not significantly different; {high} mean first")
     return ("best method", method, f"significantly {'above' if main().higher_is_better else 'below'} every other")
 
 
@@ -125,16 +126,16 @@ def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str,
         half = best["worst10_both_half_95"]
         sure = "" if half is None else f"± {first.written(half)} over seeds and test samples; "
         low = "lowest" if first.higher_is_better else "highest"
-        cards.append(
-            ("worst tenth of clients", _percent(best["worst10"]), f"{sure}mean {first.name} of the {low} 10 %")
-        )
+        cards.append(("worst 10 % of clients", _percent(best["worst10"]), f"{sure}mean {first.name} of the {low} 10 %"))
     if clients and best.get(f"common_{first.id}") is not None:
-        cards.append(("common test set", _percent(best[f"common_{first.id}"]), "its global model, on nobody's rows"))
+        cards.append(
+            ("common test set", _percent(best[f"common_{first.id}"]), "its global model, on samples of no client")
+        )
     return [
         *cards,
-        (trivial(), _percent(summary["majority_class"]), "the least that must be beaten"),
+        (trivial(), _percent(summary["majority_class"]), "trivial baseline"),
         (f"rounds to {target_told(summary['target'])}", reached, f"in {best['seeds_at_target']} of {seeds} seeds"),
-        ("sent per run", _size(best["megabytes_up"] + best["megabytes_down"]), "up and down, frames as they travelled"),
+        ("sent per run", _size(best["megabytes_up"] + best["megabytes_down"]), "up and down, bytes as sent"),
     ]
 
 
@@ -161,7 +162,7 @@ def _bootstrap() -> Row:
 
 def _beside() -> tuple[Row, ...]:
     """What belongs beside the scores; differences and curves are in the units of the main metric."""
-    constant = "the client's commonest label" if task() is None else f"the {trivial()}"
+    constant = "the client's most frequent label" if task() is None else f"the {trivial()}"
     return (*_of_the_main_metric(main(), main().look, constant), *COSTS)
 
 
@@ -182,7 +183,8 @@ def _of_the_main_metric(first: Metric, look: Row, constant: str) -> tuple[Row, .
             "p",
             "p",
             group="tests",
-            help="Wilcoxon's signed-rank test over clients, Holm's correction over methods",
+            help="Wilcoxon's signed-rank test over clients (on a common test set alone: paired t-test over seeds), "
+            "Holm's correction over methods",
         ),
         column("versus_first_cohens_d", "Cohen's d", "number", digits=2, group="tests", help="of pairs, over clients"),
         column(
@@ -202,7 +204,7 @@ def _of_the_main_metric(first: Metric, look: Row, constant: str) -> tuple[Row, .
             "best test round",
             **look,
             group="curve",
-            help=f"chosen on test samples, so it promises too much; beside the {first.name}, never instead of it",
+            help="selected on test samples, so optimistically biased; for comparison only",
         ),
         column(
             "area_under_curve",
@@ -229,11 +231,18 @@ COSTS = (
         group="cost to target",
         help="virtual seconds for runs with [network], else the wall clock",
     ),
-    column("joules_to_target", "joules", "number", digits=0, group="cost to target", help="where counters were found"),
+    column(
+        "joules_to_target",
+        "joules",
+        "number",
+        digits=0,
+        group="cost to target",
+        help="if energy counters are available",
+    ),
     column("seeds_at_target", "seeds there", "number", digits=0, group="cost to target"),
     column("megabytes", "MB", "number", digits=1, group="cost", help="up and down, per run"),
     column("seconds", "seconds", "number", digits=1, group="cost", help="wall clock of a run"),
-    column("updates", "updates", "number", digits=0, group="cost", help="local trainings per run"),
+    column("updates", "updates", "number", digits=0, group="cost", help="client updates per run"),
     *(
         column(
             name,
@@ -241,7 +250,7 @@ COSTS = (
             "number",
             digits=3 if name.startswith("stitch") else 1,
             group="of methods",
-            help=f"{words}, at the chosen round",
+            help=f"{words}, at the selected round",
         )
         for name, words in OWN.items()
     ),
@@ -252,7 +261,7 @@ COSTS = (
         "number",
         digits=2,
         group="clusters",
-        help="agreement with planted groups; 1 is perfect; only clients that were placed in a cluster count",
+        help="agreement with the true groups; 1 is perfect; only clients that were placed in a cluster count",
     ),
     column(
         "placed",
@@ -260,7 +269,7 @@ COSTS = (
         "number",
         digits=0,
         group="clusters",
-        help="clients in a cluster at the end; the others are scored with the model of lowest loss on their rows",
+        help="clients in a cluster at the end; the others use the cluster model with the lowest training loss",
     ),
 )
 
@@ -293,9 +302,8 @@ def comparison(found: Gathered) -> Panel | None:
     units, marked = " in %" * main().share, "highest" if main().higher_is_better else "lowest"
     note = (
         f"Test {main().name}{units}, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
-        f"{target_told(summary['target'])}. Marked: the {marked} and those not told apart from it. "
-        f"Grey rows are the frame that every table needs: the {trivial()}, every "
-        "client alone, all data in one place."
+        f"{target_told(summary['target'])}. Marked: the {marked} and those not significantly different from it. "
+        f"Grey rows are reference points: {trivial()}, local training, centralised training."
     )
     return Panel(
         TAB,
@@ -332,20 +340,24 @@ def tests(found: Gathered) -> Panel | None:
             "place": found.places[shown[n]],
             **p,
             "seeds_told": f"{p['seeds_better']} / {p['seeds']}",
-            "verdict": "significantly lower" if p["significant"] else "not told apart",
+            "verdict": "significantly lower" if p["significant"] else "not significant",
         }
         for n, p in won["versus"].items()
     ]
-    name = column("method", f"{shown[won['method']]} against")
+    name, clients = column("method", f"{shown[won['method']]} against"), summary["measure"] == "accuracy"
+    test, of = ("paired t-test over seeds", "mean over seeds")
+    if clients:
+        test, of = "Wilcoxon's signed-rank test over clients", "mean over clients, ± 95 %"
     columns = (
         name,
-        column("verdict", "verdict", help="p below 0.05, and all of two or more seeds agree"),
-        column("difference", "difference", "percent", half="half", signed=True, help="mean over clients, ± 95 %"),
-        column(
-            "p", "p", "p", help="Wilcoxon's signed-rank test over clients, Holm's correction: the test of the verdict"
-        ),
+        column("verdict", "verdict", help="p < 0.05, and at least two seeds that all agree"),
+        column("difference", "difference", "percent", half="half", signed=True, help=of),
+        column("p", "p", "p", help=f"{test}, Holm's correction: the test of the verdict"),
         column("seeds_told", "seeds better"),
     )
+    if not clients:
+        note = "Clients have no test samples of their own, so the verdict rests on the seeds, on the common test set."
+        return Panel(TAB, "tests", "Significance tests", [table("tests", columns, rows)], note)
     details = (
         name,
         column("cohens_d", "Cohen's d", "number", digits=2, help="of pairs, over clients"),
@@ -355,24 +367,16 @@ def tests(found: Gathered) -> Panel | None:
             "seeds_t",
             "t-test of the seeds' means",
             "p",
-            help="another question, which decides nothing: whether "
-            "other seeds would give a difference of the means; few seeds can seldom tell",
+            help="not used for the verdict: would other seeds give different means? Low power with few seeds",
         ),
     )
     kept = {c["key"] for c in details} | {"place"}
-    more = table(
-        "effects", details, [only(kept, row) for row in rows], fold="Sizes of the effects, and the seeds by themselves"
-    )
+    more = table("effects", details, [only(kept, row) for row in rows], fold="Effect sizes, and tests over seeds")
     note = (
-        "Each client is compared with itself under both methods (means over seeds). The highest was chosen on the same "
-        "numbers, so small differences deserve doubt."
+        "Paired by client (means over seeds). The best method was selected on the same numbers, so interpret small "
+        "differences with care."
     )
-    if summary["measure"] != main().id:
-        note = (
-            "Clients have no test samples of their own, so the verdict rests on the paired t-test over seeds, on one "
-            "common test set."
-        )
-    return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows), more], note)
+    return Panel(TAB, "tests", "Significance tests", [table("tests", columns, rows), more], note)
 
 
 def _percent(value: float | None, half: float | None = None) -> str:

@@ -46,8 +46,8 @@ def winner(
     their number.
 
     Centralised training is no federated method and cannot win. Differences are the winner minus the other. ``tied``
-    names the methods that cannot be told apart from it, best first: any of them may be the best. None without a method
-    to choose.
+    names the methods that are not significantly different from it, best first: any of them may be the best. None
+    without a method to choose.
     """
     able = [row for row in rows if row["kind"] != "centralised" and row.get(measure) is not None]
     means = {row["method"]: row[measure] for row in able}
@@ -61,16 +61,17 @@ def winner(
 
 
 def apart(won: Mapping[str, JSON], shown: Mapping[str, str]) -> str:
-    """Which methods cannot be told apart from the highest one, in a sentence; ``shown`` is what people read for
-    each."""
+    """Which methods are not significantly different from the best one, in a sentence; ``shown`` maps methods to display
+    names."""
     others, tied = len(won["versus"]), [shown[name] for name in won["tied"]]
     if next(iter(won["versus"].values()))["seeds"] < 2:
-        return "One seed cannot tell methods apart: any of them may be the best."
+        return "One seed is not enough to rank methods: any of them may be the best."
     if not tied:
         which = "the other method" if others == 1 else f"each of the {others} other methods"
         return f"It is significantly {'above' if main().higher_is_better else 'below'} {which}."
     way = "above" if main().higher_is_better else "below"
     listed = tied[0] if len(tied) == 1 else f"{', '.join(tied[:-1])} and {tied[-1]}"
     if len(tied) == others:
-        return f"No method can be told apart from it: {listed} may be as good."
-    return f"It cannot be told apart from {listed}, and is significantly {way} the other {others - len(tied)}."
+        return f"No method is significantly different from it: {listed} may be as good."
+    rest = "the other method" if others == len(tied) + 1 else f"the other {others - len(tied)} methods"
+    return f"It is not significantly different from {listed}, and significantly {way} {rest}."
