@@ -182,6 +182,7 @@ CASES = [
         FLHC(NET, initial_rounds=0, retest_every=1, sketch_size=32, sketch_clip=1.0, sketch_noise=0.01, **WORK),
     ),
     Case("hcfl", HCFL(NET, initial_rounds=0, n_clusters=2, mu=0.1, sketch_size=64, **WORK)),
+    Case("hcfl-halves", HCFL(NET, initial_rounds=1, discover_early=True, mu=0.1, sketch_size=64, **WORK)),
     Case("hcfl-global-start", HCFL(NET, initial_rounds=0, n_clusters=2, mu=0.1, start_at="global", **WORK)),
     Case("fedgroup", FedGroup(NET, n_clusters=2, pretrain_steps=5, group_agg_lr=0.01, mu=0.1, **WORK)),
     Case("fedgroup-cold", FedGroup(NET, n_clusters=1, pretrain_scale=2, pretrain_steps=5, measure="madc", **WORK)),

@@ -69,6 +69,7 @@ CHOOSE = {
     "flhc-retest",
     "hcfl",
     "hcfl-global-start",
+    "hcfl-halves",
     "fedgroup",
     "fedgroup-cold",
     "fedgroup-params",

@@ -435,6 +435,10 @@ def test_distances_from_a_sample_are_near_and_the_rule_chooses_as_with_all() -> 
     whole = Vectors(changes, weights, sample=Sample(10**6, Seed(3)))
     torch.testing.assert_close(whole.distances, exact.distances)
     start = {n: torch.zeros(s, dtype=torch.float64) for n, s in shapes.items()}
+    spike = {n: t.clone() for n, t in changes[0].items()}
+    spike["a.weight"][7, 7] += 1e4  # no row of the sample has it, and it lies far away all the same
+    hidden = Vectors([spike, *changes[1:]], weights, sample=Sample(2_000, Seed(3)))
+    assert float(hidden.distances[0, 1:].min()) > 0.9e8
     picked, same = (robust.multi_krum(byzantine=3, sample=s)(start, replies, CONTEXT) for s in (4000, None))
     for name in shapes:
         torch.testing.assert_close(picked[name], same[name])

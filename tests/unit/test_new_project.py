@@ -29,6 +29,8 @@ def test_a_new_project_runs(data: str, tmp_path: Path, monkeypatch: pytest.Monke
     found = fedquilt("run", "recipe.toml", "rounds=3", "--json")
     assert found.code == 0, found
     assert found.json["last"]["test_accuracy"] > 0.25
+    if data == "csv":
+        assert "labels: 0 benign, 1 malignant" in fedquilt("partition", "recipe.toml").out
     if data != "digits":
         return
     compared = fedquilt("compare", "recipe.toml", "rounds=1", "compare.seeds=[0]", "engine.at_once=1", "--json")

@@ -23,14 +23,6 @@ def test_every_method_can_be_imported_from_the_top() -> None:
     assert all(getattr(fedquilt, name) is getattr(methods, name) for name in methods.__all__)
 
 
-def test_every_room_can_be_imported_first() -> None:
-    for room in ("registry", "own_code", "methods", "config.config", "cli"):
-        done = subprocess.run(
-            [sys.executable, "-c", f"import fedquilt.{room}"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(fedquilt, "fedavgg")
 

@@ -359,7 +359,8 @@ _IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``
 
 def _in_objects(raw: Mapping[str, JSON]) -> list[str]:
     """Settings that would say again, and perhaps otherwise, what the objects of a script say."""
-    odd = [f"{table}.{name}" for table in ("method", "model") for name in raw.get(table) or {} if name != "kind"]
+    tables = {name: found for name in ("method", "model") if isinstance(found := raw.get(name), Mapping)}
+    odd = [f"{table}.{name}" for table, found in tables.items() for name in found if name != "kind"]
     return [name for name in _IN_OBJECTS if _inner(raw, *name.split(".")) is not None] + odd
 
 

@@ -213,6 +213,8 @@ def partition_table(federation: Federation, picture: Path) -> None:
     left_out = [(len(counts) - shown, "clients"), (counts.shape[1] - labels, "labels")]
     if more := " and ".join(f"{n} more {what}" for n, what in left_out if n):
         say(f"... and {more}; all are in {picture.with_suffix('.csv')}")
+    if federation.reading is not None and federation.reading.names:
+        say("labels: " + ", ".join(f"{c} {name}" for c, name in enumerate(federation.reading.names[:labels])))
     _measured(counts, federation)
     say(f"picture {picture}")
 

@@ -65,7 +65,7 @@ def test_the_headline_the_cards_and_the_tests_say_the_same(tmp_path: Path) -> No
     assert {n for n, v in verdicts.items() if v == "not significant"} == tied - {value.split(", ")[0]}
     assert set(verdicts.values()) == {"not significant", "significantly lower"}
     assert [c["key"] for c in shown["columns"] if c["kind"] == "p"] == ["p"]  # one test beside the verdict
-    assert "another question" in next(c["help"] for c in folded["columns"] if c["key"] == "seeds_t")
+    assert "not used for the verdict" in next(c["help"] for c in folded["columns"] if c["key"] == "seeds_t")
 
 
 def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_large_heat_maps_are_thinned_and_say_so(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("fedquilt.report.panels.clients.MOST_CELLS", 600)
     folder = made_comparison(tmp_path / "made", clients=20, rounds=20, seeds=1)
     heat = panel(write_report(folder), "heat")
-    assert "thinned" in heat["note"]
+    assert "subsampled" in heat["note"]
     cells = sum(len(v["values"]) * len(v["values"][0]) for v in heat["blocks"][0]["variants"])
     assert 300 < cells <= 700
     assert (heat["blocks"][0]["variants"][0]["x"][0], heat["blocks"][0]["variants"][0]["x"][-1]) == ("1", "20")

@@ -120,16 +120,18 @@ class Discovery:
 
     Args:
         exchange: Named 'discover'; its ``up`` says who is in which cluster.
-        shown: The vector in a client's answer, of which clusters have directions; None if they have none. A client that
-            missed the exchange makes it alone, to compare its own.
+        shown: ``(upload, clusters, anchor) -> vector``, of which clusters have directions; None if they have none. A
+            client that missed the exchange makes it alone, to compare its own.
         after: Rounds of training before it.
+        early: Make it before each of these rounds, too, until there are clusters.
         again: Exchanges after later rounds, each with the number of rounds from one to the next. Of those that are due
             in the same round the first is made.
     """
 
     exchange: Exchange
-    shown: Callable[[Any], Tensor] | None = None
+    shown: Callable[[Any, ClusterResult, Params], Tensor] | None = None
     after: int = 0
+    early: bool = False
     again: tuple[tuple[int, Exchange], ...] = ()
 
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -138,11 +140,10 @@ class Discovery:
 
     def plan(self, state: Groups, round: int) -> tuple[str, ...]:
         """Train; before that, once, discover; after that, now and then, look again."""
-        if round < self.after:
-            return ("train",)
         if not state.clusters.labels:
-            return ("discover", "train")
-        due = [exchange.name for every, exchange in self.again if (round - self.after + 1) % every == 0]
+            return ("discover", "train") if self.early or round >= self.after else ("train",)
+        since = round - self.after + 1
+        due = [exchange.name for every, exchange in self.again if since > 0 and since % every == 0]
         return ("train", *due[:1])
 
     def vector(self, download: Welcome, client: HasPrivate, site: Site, context: Context) -> Tensor | None:
@@ -151,7 +152,8 @@ class Discovery:
             return None
         work: Any = self.exchange.work
         aside = replace(context, seed=context.seed.fold("join"))
-        return self.shown(work.run(Download(download.anchor), client, site, aside)[1])
+        upload = work.run(Download(download.anchor), client, site, aside)[1]
+        return self.shown(upload, download.clusters, download.anchor)
 
 
 @dataclass(frozen=True, init=False)

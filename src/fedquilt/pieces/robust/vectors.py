@@ -27,7 +27,8 @@ class Vectors:
     """n vectors over the same float tensors, and the share of each: ``sum_i w_i = 1``.
 
     With a ``mix``, vector i is ``sum_j mix_ij change_j``. Beside the changes themselves, memory for 32,768 numbers of
-    each and for n x n products is taken. With a ``sample``, products are reckoned from that part of the numbers.
+    each and for n x n products is taken. With a ``sample``, products are reckoned from that part of the numbers,
+    and what it misses of a length is a direction of its own.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class Vectors:
         total = torch.zeros(len(self), len(self), dtype=torch.float64)
         for piece in self._looked_at():
             total += piece @ piece.T
-        return total
+        if self.sample is None:
+            return total
+        missed = self.lengths.square() - total.diagonal()  # what no sample saw shares its direction with nobody
+        return total + torch.diag(missed.clamp(min=0))
 
     def _looked_at(self) -> Iterator[Tensor]:
         """n x k: what products are reckoned from, piece by piece."""
@@ -166,9 +170,9 @@ class RobustAggregator:
             head), a ``"layer"`` (a module's tensors) or a ``"tensor"``. Running statistics of BatchNorm are always
             vectors of their own.
         by_samples: Whether clients count by their samples, where the rule weighs them, or all the same.
-        sample: Reckon distances between changes from so many of their numbers, drawn anew each round, which takes time
-            n^2 sample instead of n^2 d. What hides in a few numbers may then be missed: bound its reach by
-            ``clip_norm`` before. None takes all numbers.
+        sample: Reckon distances from so many of a change's numbers, drawn anew each round, which takes time n^2 sample
+            instead of n^2 d. Lengths are those of all numbers: what hides in a few of them still lies far away. None
+            takes all.
     """
 
     per: Per = "model"
