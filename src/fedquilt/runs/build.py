@@ -109,7 +109,14 @@ def fitted_task(config: Config, federation: Divided) -> Task | None:
     asked = task_of(config.task)
     told: Row = getattr(known, "task_numbers", None) or {}
     given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
-    return asked if asked is None or not given else replace(asked, **given)
+    found = asked if asked is None or not given else replace(asked, **given)
+    lacking = [] if found is None else [f"task.{name}" for name, value in found.numbers().items() if value is None]
+    if lacking:
+        raise InputError(
+            f"{' and '.join(lacking)}: the rows are at sites of their own, so nobody knows their targets. Give the "
+            "numbers in the recipe: [task] centre = 50.0, scale = 10.0."
+        )
+    return found
 
 
 def check_task(method: Method, federation: Divided) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from fedquilt.studies.compare import compare
 from fedquilt.tasks import MultiLabel, Regression, SingleLabel, Task
 from fedquilt.testing import digits, network
 
-OWN = Path(__file__).with_name("own_tasks.py")
+OWN = Path(__file__).parents[2] / "helpers/own_tasks.py"
 RECIPE = """
 name = "t"
 rounds = 3
@@ -152,6 +153,15 @@ def test_the_single_label_task_says_what_the_default_takes_for_granted() -> None
     assert task.value(torch.zeros(4, 2), y) == 0.25  # class 0; class 2 is never called
     with pytest.raises(InputError, match="labels are whole numbers"):
         task.targets([0.5], "here")
+
+
+def test_where_rows_are_elsewhere_the_recipe_must_tell_the_scale(tmp_path: Path) -> None:
+    known = federation_of(recipe(tmp_path, '"regression"'))
+    away = SimpleNamespace(ids=known.ids, site=known.site, classes=1)
+    with pytest.raises(InputError, match=r"task\.centre and task\.scale: the rows are at sites"):
+        method_of(recipe(tmp_path, '"regression"'), away)
+    method: Any = method_of(recipe(tmp_path, '{ kind = "regression", centre = 150.0, scale = 80.0 }'), away)
+    assert method.net.task.centre == 150.0
 
 
 def test_a_task_is_a_term_of_an_objective_that_honours_weights() -> None:
