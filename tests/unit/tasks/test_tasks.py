@@ -155,6 +155,17 @@ def test_the_single_label_task_says_what_the_default_takes_for_granted() -> None
         task.targets([0.5], "here")
 
 
+def test_questions_about_classes_are_refused_after_a_regression() -> None:
+    from fedquilt.analysis.newcomers import evaluate_newcomers
+
+    x, y = load_diabetes(return_X_y=True)
+    data = Federation.from_arrays(x, y, clients=4, test=0.3, task=Regression())
+    net = Net.of(models.MLP, features=10, classes=1, hidden=(4,)).for_task(data.task)
+    last = list(run(FedAvg(net), data, rounds=1, engine="local"))[-1]
+    with pytest.raises(InputError, match="the task of this run is regression"):
+        evaluate_newcomers(last, data)
+
+
 def test_where_rows_are_elsewhere_the_recipe_must_tell_the_scale(tmp_path: Path) -> None:
     known = federation_of(recipe(tmp_path, '"regression"'))
     away = SimpleNamespace(ids=known.ids, site=known.site, classes=1)
