@@ -230,7 +230,7 @@ def test_a_state_out_of_scale_makes_the_round_void_and_several_stop_the_run(tmp_
     plays = run(method, TOY, rounds=9, engine="local", folder=folder, score=None)
     first = next(iter(plays))
     start = Rounds(method, TOY, Local(), Seed(0))
-    assert "leave the scale" in (first.log.void or "")
+    assert "be out of scale" in (first.log.void or "")
     assert pack(first.state) == pack(start.state)
     assert first.digest() != start.digest()  # one more round, and nothing else
     start.done = 1

@@ -131,7 +131,7 @@ def test_of_a_loss_growth_is_forgetting():
 
 def test_what_cannot_be_probed_is_refused(tmp_path):
     plain = played(tmp_path / "plain", stream=None, rounds=1)
-    with pytest.raises(InputError, match="stay as they are"):
+    with pytest.raises(InputError, match="do not change over time"):
         evaluate(plain)
     other = played(tmp_path / "other", rounds=1)
     for file in (other / "stages").iterdir():
