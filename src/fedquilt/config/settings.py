@@ -453,9 +453,14 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _trains(self) -> Config:
-        """What the recipe leaves open in ``train`` is as the method has it; an unknown method is told elsewhere."""
+        """What the recipe leaves open in ``train`` is as the method has it, and in ``stop`` as the task; an unknown
+        method is told elsewhere."""
         with suppress(InputError):
             self.__dict__["train"] = resolved(self.train, self.method.kind)
+        if self.task is not None and self.stop.metric == PRIMARY:
+            from fedquilt.metrics.table import main  # of this task, whose metrics are known by now
+
+            self.__dict__["stop"] = self.stop.model_copy(update={"metric": main().id})
         return self
 
     def with_method(self, method: MethodChoice) -> Config:

@@ -71,6 +71,7 @@ def test_a_comparison_by_an_error_calls_the_lowest_best(tmp_path: Path) -> None:
     summary = compare(recipe(tmp_path, '"regression"', "rounds=6"))
     means = {row["method"]: row["mae"] for row in summary["rows"] if row["kind"] != "centralised"}
     assert summary["measure"] == "mae"
+    assert recipe(tmp_path, '"regression"').stop.metric == "mae"
     assert summary["winner"]["method"] == min(means, key=lambda name: means[name])
     for view in json.loads((Path(summary["folder"]) / "comparison.json").read_text())["cells"]:
         log = Path(summary["folder"]) / view["folder"] / "metrics/rounds.jsonl"
