@@ -504,6 +504,26 @@ MODELS = _models(
     mae="masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
+METRICS = _table(  # those that a recipe must ask for; the others are in the table of metrics
+    *(
+        RegistryEntry(name, f"fedquilt.metrics.{module}:{name}", about, reference)
+        for name, module, about, reference in (
+            ("auroc", "ranking", "area under the ROC curve", "Hanley and McNeil 1982"),
+            ("auprc", "ranking", "area under the precision-recall curve: average precision", ""),
+            ("brier", "calibration", "squared distance of probabilities from labels", "Brier 1950"),
+            ("ece", "calibration", "expected calibration error in 15 bins", "Guo et al. 2017"),
+            ("kappa", "calibration", "agreement beyond chance", "Cohen 1960"),
+            ("f_beta", "calibration", "macro F-beta: recall counts beta times as much as precision", ""),
+            ("label_auroc", "multi_label", "area under the ROC curve, for several labels a row", ""),
+            ("label_auprc", "multi_label", "average precision, for several labels a row", ""),
+        )
+    )
+)
+TASKS = _table(
+    RegistryEntry("single_label", "fedquilt.tasks:SingleLabel", "one class for each row; the default"),
+    RegistryEntry("multi_label", "fedquilt.tasks:MultiLabel", "any number of labels for each row, yes or no each"),
+    RegistryEntry("regression", "fedquilt.tasks:Regression", "one number or several for each row"),
+)
 ENGINES = _in(
     "fedquilt.runs.engines:",
     RegistryEntry("auto", "auto", "in this process, switching to worker processes for long runs"),
@@ -526,10 +546,11 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "codec": CODECS,
     "tracker": TRACKERS,
     "model": MODELS,
+    "task": TASKS,
     "engine": ENGINES,
     "dataset": {},
-    "metric": {},  # what the library itself has of these is in tables of their own
-    "loss": {},  # and of these it has none that have a name
+    "metric": METRICS,
+    "loss": {},  # of these the library has none that have a name
     "loop": {},
     "callback": {},
 }

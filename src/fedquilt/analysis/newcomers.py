@@ -128,6 +128,9 @@ def _check_scorable(learned: LearnedRun, mode: str, whole: Params | None, own: o
     """Raise unless a newcomer of this mode has a model, and one that classifies."""
     if getattr(learned.method, "reconstructs", False):
         raise InputError(f"{type(learned.method).__name__} is not a classifier, so new clients cannot be scored.")
+    task = getattr(getattr(learned.method, "net", None), "task", None)
+    if task is not None and task.kind != "classification":
+        raise InputError(f"New clients are scored by the class of each row, and the task of this run is {task.name}.")
     if mode == "none" and whole is None and own is None:
         raise InputError(
             f"{type(learned.method).__name__} has no global model: its clients use personal models. "

@@ -27,7 +27,7 @@ from fedquilt.core.plain import Array
 from fedquilt.core.table import Batch, Prepare, Table
 from fedquilt.data import imports
 from fedquilt.data.checks import input_column
-from fedquilt.data.imports.columns import joined
+from fedquilt.data.imports.columns import Targets, joined
 from fedquilt.data.imports.columns import labels as numbered
 from fedquilt.data.imports.tables import cells_of
 from fedquilt.data.npz import load
@@ -36,11 +36,14 @@ from fedquilt.data.sources.formats.pictures import ENDINGS, decoded
 from fedquilt.data.sources.formats.text import encoded
 from fedquilt.data.tabular import stored_like
 from fedquilt.errors import InputError, did_you_mean
+from fedquilt.metrics.evaluation import score_row
+from fedquilt.metrics.table import use_task
 from fedquilt.models import tokenise
 from fedquilt.rounds.client import one_thread
 from fedquilt.runs.inputs import BY_RECIPE, Inputs, inputs_in
 from fedquilt.runs.preparation import kept_in
 from fedquilt.storage.files import write_atomic
+from fedquilt.tasks import Task
 
 GREY = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (ITU-R BT.601)
 TABLES = (".csv", ".csv.gz", ".parquet")
@@ -64,11 +67,13 @@ class RunReader:
         inputs: What the run keeps of it.
         table: How its columns are prepared, if its rows are a table.
         again: The preparer by the recipe and its data, where the run keeps none.
+        task: What the run's models make of a row; None for scores of classes.
     """
 
     inputs: Inputs
     table: PerColumn | None
     again: Callable[[], Prepare | None]
+    task: Task | None = None
 
     @property
     def reading(self) -> Reading:
@@ -117,6 +122,10 @@ class RunReader:
         x = self._of_table(named, where)
         label = self.reading.label or "label"
         known = self.columns.columns if self.columns else ()
+        if self.task is not None and self.task.numeric:
+            wanted = tuple(label.split(", "))
+            there = all(name in named for name in wanted)
+            return x, self._labels(Targets(wanted)(named, where), len(x), where) if there else None
         y = None if label in (*self.reading.text, *(c.name for c in known)) else named.get(label)
         return x, None if y is None else self._labels(y, len(x), f"{where}, column {label!r}")
 
@@ -149,7 +158,14 @@ class RunReader:
         return encoded(texts, reading.vocabulary, reading.length)
 
     def _labels(self, y: Array, rows: int, what: str) -> Tensor | None:
-        """Class numbers of labels as they stand there; None where nobody can know them."""
+        """Class numbers (targets) of labels as they stand there; None where nobody can know them."""
+        if self.task is not None:
+            found = self.task.targets(y, what)
+            if len(found) != rows or self.task.outputs(found) != self.inputs.classes:
+                raise InputError(
+                    f"{what} is of shape {tuple(found.shape)}, unlike the targets of {rows} rows of the run."
+                )
+            return found
         classes = self.inputs.classes
         if classes is None or (y.dtype.kind in "UO" and all(not str(v).strip() for v in y)):
             return None
@@ -277,7 +293,41 @@ class Answers:
         write_atomic(Path(path), self.csv().encode())
 
 
-def predict(folder: str | Path, data: Any, model: str = "global", *, method: Method | None = None) -> Answers:
+@dataclass(frozen=True)
+class TaskAnswers:
+    """What a model of another task than one class label for each row makes of each row.
+
+    Args:
+        names: Of the rows: a file, or a number.
+        values: In the units of targets, [rows, targets].
+        target_names: Of the columns.
+        metrics: Of these rows, where targets are known.
+        note: What one should know of the model; '' if nothing.
+    """
+
+    names: tuple[str, ...]
+    values: Tensor
+    target_names: tuple[str, ...]
+    metrics: Mapping[str, float]
+    note: str = ""
+
+    def csv(self) -> str:
+        """As a table: the row, and its answers."""
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(("row", *self.target_names))
+        for name, values in zip(self.names, self.values.tolist(), strict=True):
+            writer.writerow((name, *(f"{v:.6g}" for v in values)))
+        return text.getvalue()
+
+    def save(self, path: str | Path) -> None:
+        """Write them as CSV."""
+        write_atomic(Path(path), self.csv().encode())
+
+
+def predict(
+    folder: str | Path, data: Any, model: str = "global", *, method: Method | None = None
+) -> Answers | TaskAnswers:
     """Answer new rows with a model of a run, as its evaluations do.
 
     Rows are read and prepared as the run's were: standardised by the same numbers, encoded by the same categories and
@@ -301,14 +351,31 @@ def predict(folder: str | Path, data: Any, model: str = "global", *, method: Met
             f"{run.method_name} learns features, not classes. Compute them with "
             f"load_model({str(folder)!r}).embed(images)."
         )
-    rows = reader_of(run.folder, run.config, run.inputs).read(data)
+    task = getattr(getattr(run.learned.method, "net", None), "task", None)
+    rows = reader_of(run.folder, run.config, run.inputs, task).read(data)
     try:
+        if task is not None and task.kind != "classification":
+            return _by_task(rows, run.inputs, task, partial(run.learned.method.predict, found.params), run.unfinished)
         return answered(rows, run.inputs, partial(run.learned.method.predict, found.params), note=run.unfinished)
     except (RuntimeError, IndexError) as error:
         raise InputError(f"The rows do not fit the run's model: {str(error).splitlines()[0]}") from error
 
 
-def reader_of(folder: Path, config: Config | None = None, inputs: Inputs | None = None) -> RunReader:
+def _by_task(rows: NewRows, inputs: Inputs, task: Task, score: Callable[[Batch], Tensor], note: str) -> TaskAnswers:
+    """The answers of a model in the units of targets, and how good they are."""
+    with one_thread(), torch.inference_mode():
+        out = torch.cat([score(block) for block in rows.table.blocks(ROWS)])
+    label = inputs.reading.label if inputs.reading else None
+    named = () if label is None else tuple(label.split(", "))
+    columns = named if len(named) == out.shape[1] else tuple(f"target {i}" for i in range(out.shape[1]))
+    use_task(task)
+    known = {} if rows.labels is None else score_row(task.scores(out, rows.labels))
+    return TaskAnswers(rows.names, task.answers(out), columns, {n: v for n, v in known.items() if n != "rows"}, note)
+
+
+def reader_of(
+    folder: Path, config: Config | None = None, inputs: Inputs | None = None, task: Task | None = None
+) -> RunReader:
     """How the rows of a run were read."""
     settings, kept = config or config_in(folder), kept_in(folder)
 
@@ -316,7 +383,7 @@ def reader_of(folder: Path, config: Config | None = None, inputs: Inputs | None 
         return federation_of(settings)
 
     table = None if kept is None else kept.prepare
-    return RunReader(inputs or inputs_in(folder, data), table, lambda: data().prepare)
+    return RunReader(inputs or inputs_in(folder, data), table, lambda: data().prepare, task)
 
 
 def answered(

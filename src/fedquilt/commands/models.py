@@ -14,7 +14,7 @@ from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe,
 from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
-    from fedquilt.analysis.predict import Answers
+    from fedquilt.analysis.predict import Answers, TaskAnswers
     from fedquilt.core.plain import Row
     from fedquilt.core.table import ClientId
     from fedquilt.pieces.realign import Realign
@@ -225,9 +225,15 @@ def predict(
     if mode is None and client is not None:
         raise InputError(f"--client goes with --mode personal. A client's model of the run is --model client:{client}.")
     if mode is None:
+        from fedquilt.analysis.predict import TaskAnswers
         from fedquilt.analysis.predict import predict as answer
 
-        found = answer(folder, data, model)
+        given = answer(folder, data, model)
+        if isinstance(given, TaskAnswers):
+            given.save(to)
+            _tell_numbers(given, to, as_json)
+            return
+        found = given
     else:
         from fedquilt.analysis.modes import predict as answer_in_mode
 
@@ -250,6 +256,16 @@ def _tell_answers(found: Answers, to: Path, as_json: bool) -> None:
     typer.echo(
         "\n".join([*filter(None, [found.note]), f"Wrote {to}: predictions for {told['rows']} rows{right}: {shares}"])
     )
+
+
+def _tell_numbers(found: TaskAnswers, to: Path, as_json: bool) -> None:
+    """What was written of another task than one class label for each row."""
+    if as_json:
+        echo({"rows": len(found.names), "metrics": dict(found.metrics), "file": str(to), "note": found.note})
+        return
+    scores = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.items())
+    told = f"Wrote {to}: answers to {len(found.names)} rows{scores and ': '}{scores}"
+    typer.echo("\n".join([*filter(None, [found.note]), told]))
 
 
 def export_model(

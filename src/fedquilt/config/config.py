@@ -25,6 +25,7 @@ from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
+from fedquilt.config.tasks import use_task_of
 from fedquilt.config.training import defaults_of
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
@@ -138,6 +139,7 @@ def parse(
 def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     if raw.get("script") is None:  # which made its own known
         problems += use_metrics(_inner(raw, "metrics"))  # before anything asks for one by its id
+        problems += [] if any(_check_choice("task", raw.get("task"))) else use_task_of(raw)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -198,6 +200,14 @@ def _with_kinds(raw: Mapping[str, JSON]) -> Row:
     return filled
 
 
+def _check_choice(table: str, asked: JSON) -> list[str]:
+    """Problems of a choice whose section has the name of its table."""
+    given = named(asked)
+    if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
+        return []
+    return check_options(table, given["kind"], {k: v for k, v in given.items() if k != "kind"}, table)[1]
+
+
 def _check_choices(raw: Mapping[str, JSON]) -> list[str]:
     """Problems of the sections that are chosen by kind."""
     problems: list[str] = []
@@ -224,6 +234,7 @@ def _choices(raw: Mapping[str, JSON]) -> Iterator[tuple[str, str, JSON]]:
 
 _SINGLE = (
     ("method", "method"),
+    ("task", "task"),
     ("optimizer", "train", "optimizer"),
     ("schedule", "train", "schedule"),
     ("partition", "data", "partition"),

@@ -96,7 +96,7 @@ class Data(_Section):
 
     source: OwnChoice | None = None
     path: Text | None = None
-    label: Text | None = None
+    label: Text | list[Text] | None = None
     user: Text | None = None
     features: list[Text] | None = None
     categories: list[Text] | None = None
@@ -415,6 +415,7 @@ _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left 
     ("train", "loop", None),
     ("", "metrics", None),
     ("", "callbacks", None),
+    ("", "task", None),
 )
 
 
@@ -424,6 +425,7 @@ class Config(_Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "run"
     seed: Number = 0
     rounds: Positive = 20
+    task: Choice | None = None
     data: Data = Data()
     stream: StreamChoice | None = None
     model: Choice = Kinded(kind="mlp")
@@ -451,9 +453,14 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _trains(self) -> Config:
-        """What the recipe leaves open in ``train`` is as the method has it; an unknown method is told elsewhere."""
+        """What the recipe leaves open in ``train`` is as the method has it, and in ``stop`` as the task; an unknown
+        method is told elsewhere."""
         with suppress(InputError):
             self.__dict__["train"] = resolved(self.train, self.method.kind)
+        if self.task is not None and self.stop.metric == PRIMARY:
+            from fedquilt.metrics.table import main  # of this task, whose metrics are known by now
+
+            self.__dict__["stop"] = self.stop.model_copy(update={"metric": main().id})
         return self
 
     def with_method(self, method: MethodChoice) -> Config:

@@ -36,6 +36,7 @@ _ROOMS = tuple(
         "methods",
         "models",
         "metrics",
+        "tasks",
     )
 )
 READING = tuple(  # modules that read files of this machine, or download

@@ -66,10 +66,14 @@ def label_column(y: object, where: str) -> Tensor:
     if tensor.is_floating_point() or tensor.is_complex():
         raise InputError(
             f"{where}: y holds {str(tensor.dtype).removeprefix('torch.')}, but labels are whole numbers from 0. "
-            "If these are class numbers, give y.astype('int64')."
+            "If these are class numbers, give y.astype('int64'); if they are targets of a regression, say so: "
+            'task = fedquilt.tasks.Regression(), or task = "regression" in a recipe.'
         )
     if tensor.dim() != 1:
-        raise InputError(f"{where}: y has shape {tuple(tensor.shape)}. Give one label for each row: y.reshape(-1).")
+        raise InputError(
+            f"{where}: y has shape {tuple(tensor.shape)}. Give one label for each row: y.reshape(-1). If a row "
+            'may have several labels, say so: task = fedquilt.tasks.MultiLabel(), or task = "multi_label" in a recipe.'
+        )
     labels = tensor.to(torch.int64).contiguous()
     if int(labels.min()) < 0:
         raise InputError(

@@ -14,13 +14,16 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt.core.plain import JSON, Row
-from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.metrics.table import headline, main, trivial
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import ScoreColumn, names, score_columns
 from fedquilt.terminal import broken, show_table
 
-_percent = metric(PRIMARY).written
+
+def _percent(value: float | None, half: float | None = None) -> str:
+    """A value of the main metric."""
+    return main().written(value, half)
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,13 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
     rows = sorted(summary["rows"], key=lambda row: not row["frame"])
     scores = [c for c in score_columns() if any(row.get(c.key) is not None for row in rows)]
     won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
-    least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
-    lines = [("majority class", *(_percent(least.get(c.key), None) for c in scores), "", "")]
+    least = {summary["measure"]: summary["majority_class"], f"common_{main().id}": summary["majority_class_common"]}
+    lines = [(trivial(), *(_percent(least.get(c.key), None) for c in scores), "", "")]
     lines += [_line(row, scores) for row in rows]
     best = {won["method"], *won["tied"]} if won["versus"] else set()
     seeds, called = len(summary["seeds"]), names(summary)
     return Shown(
-        f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %",
+        f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; {headline()}",
         ("method", *(c.label for c in scores), "MB", "sec"),
         tuple(lines),
         frozenset(i for i, row in enumerate(rows, 1) if row["method"] in best),
@@ -134,4 +137,4 @@ def sweep_shown(rows: Sequence[Row]) -> Shown:
     )
     bold = frozenset(i for i, row in enumerate(ordered) if row["best"])
     columns = ("point", "validation", "round", "MB", "sec")
-    return Shown(f"{len(lines)} points; accuracy in %", columns, tuple(lines), bold, told)
+    return Shown(f"{len(lines)} points; {headline()}", columns, tuple(lines), bold, told)

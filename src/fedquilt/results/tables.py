@@ -13,7 +13,7 @@ import numpy as np
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.energy import in_words, per_run
-from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
+from fedquilt.metrics.table import ROWS_HALF, Metric, main, metrics, trivial
 from fedquilt.results.clusters import LOG
 from fedquilt.results.majority import at_majority
 from fedquilt.results.statistics.beside import beside, winner
@@ -45,7 +45,7 @@ def summary_of(views: Sequence[RunView], constant: Constants, target: float, com
     """
     methods = by_label(views)
     clients = any(map(_tested, views))
-    measure = "accuracy" if clients else "common_accuracy"
+    measure = main().id if clients else f"common_{main().id}"
     scores = {label: [view.chosen if clients else _common(view) for view in group] for label, group in methods.items()}
     rows = _rows(methods, scores, constant if clients else {}, target, clients)
     first = next(iter(methods))
@@ -102,13 +102,13 @@ def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, Row]:
 
 def _tested(view: RunView) -> bool:
     """Whether its clients have test scores."""
-    return view.result.get("best", {}).get("test_accuracy") is not None
+    return view.result.get("best", {}).get(f"test_{main().id}") is not None
 
 
 def _common(view: RunView) -> dict[ClientId, float]:
     """The accuracy on the common test set at the chosen round, as that of one client; nothing without a global
     model."""
-    found = view.result.get("best", {}).get("common_test_accuracy")
+    found = view.result.get("best", {}).get(f"common_test_{main().id}")
     return {} if found is None else {"common": found}
 
 
@@ -116,10 +116,11 @@ def scored(view: RunView, clients: bool = True) -> list[Row]:
     """The rows of its rounds; if it is judged by the common test set, with that in the place of clients' scores."""
     if clients:
         return view.rounds
-    names = {f"test_{name}": f"common_test_{name}" for name in ("accuracy", "loss")}
+    first = main().id
+    names = {f"test_{name}": f"common_test_{name}" for name in (first, "loss")}
     return [
-        {**row, **{name: row[other] for name, other in names.items() if other in row}, "test_accuracy_std": 0.0}
-        if "common_test_accuracy" in row
+        {**row, **{name: row[other] for name, other in names.items() if other in row}, f"test_{first}_std": 0.0}
+        if f"common_test_{first}" in row
         else row
         for row in view.rounds
     ]
@@ -164,7 +165,7 @@ def score_columns() -> list[ScoreColumn]:
     clients, where it has these."""
     found = []
     for m in metrics("table"):
-        first = m.id == PRIMARY
+        first = m.id == main().id
         lead = "" if first else f"{m.short}, "
         half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test samples")
         told = f"{m.help}; mean over clients at the round selected on validation data, ± 95 % over {sure}".removeprefix(
@@ -185,6 +186,11 @@ def score_columns() -> list[ScoreColumn]:
             key = "worst10" if first else f"{m.id}_worst10"
             found.append(ScoreColumn(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))
     return found
+
+
+def target_told(target: float) -> str:
+    """The score that costs are counted to, in words."""
+    return f"{100 * target:g} %" if main().share else f"{target:g}"
 
 
 def names(summary: Mapping[str, JSON]) -> dict[str, str]:
@@ -212,7 +218,7 @@ def row(label: str, results: Sequence[Mapping[str, JSON]]) -> Row:
         found |= span(column.key, column.number, best)
     means = {n: float(np.mean([r.get(n, math.nan) for r in results])) for n in ("updates", *SENT, "seconds")}
     return found | {
-        "last_round_accuracy": mean_of([r["last"].get("test_accuracy") for r in results]),
+        f"last_round_{main().id}": mean_of([r["last"].get(f"test_{main().id}") for r in results]),
         "updates": means["updates"],
         **{column: means[name] / MEGABYTE for name, column in SENT.items()},
         "seconds": means["seconds"],
@@ -258,6 +264,6 @@ def as_csv(rows: Sequence[Mapping[str, JSON]], majority: float, common: float | 
     names = [n for n in rows[0] if n not in ("digests", "display") and any(row.get(n) is not None for row in rows)]
     writer = csv.DictWriter(text, names, extrasaction="ignore")
     writer.writeheader()
-    writer.writerow({"method": "majority class", "accuracy": majority, "common_accuracy": common})
+    writer.writerow({"method": trivial(), main().id: majority, f"common_{main().id}": common})
     writer.writerows(rows)
     return text.getvalue()

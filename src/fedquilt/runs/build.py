@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedquilt.config.codecs import check_codecs, with_codecs
 from fedquilt.config.config import Config, Kinded, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
 from fedquilt.config.options import is_term, made
+from fedquilt.config.tasks import task_of
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net, logits_of
@@ -19,6 +21,7 @@ from fedquilt.core.objective import Objective, Term
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided
+from fedquilt.core.task import Task
 from fedquilt.core.train import InTurn, constant
 from fedquilt.errors import ConfigError, FedquiltError, InputError
 from fedquilt.methods.fedavg import FedAvg
@@ -26,7 +29,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
 from fedquilt.own_code import own_errors, short, told
-from fedquilt.pieces.objectives import own_loss
+from fedquilt.pieces.objectives import cross_entropy, own_loss
 from fedquilt.pieces.robust.attackers import Attackers
 from fedquilt.pieces.robust.cohort import CohortChecks
 from fedquilt.registry import lookup
@@ -66,6 +69,7 @@ def method_of(config: Config, federation: Divided) -> Method:
             f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
             "learns without: podfcssv, fedmae, mae_alone, mae_pooled."
         )
+    check_task(method, federation)
     return with_codecs(method, config)
 
 
@@ -73,8 +77,11 @@ def _network(config: Config, federation: Divided) -> Net:
     """The network for rows of this shape, which computes as the settings say."""
     net = net_called(config.model.kind, row_shape(federation), federation.classes or 2, **config.model.options)
     precision, capture = config.train.precision, config.engine.capture
-    same = (precision, capture) == (net.precision, net.capture)
-    return net if same else replace(net, precision=precision, capture=capture)
+    task = fitted_task(config, federation)
+    if task is not None:
+        refuse_classes(lookup("method", config.method.kind).load(), short(config.method.kind), task)
+    same = (precision, capture, task) == (net.precision, net.capture, None)
+    return net if same else replace(net, precision=precision, capture=capture, task=task)
 
 
 def _training(config: Config) -> Row:
@@ -91,6 +98,54 @@ def _training(config: Config) -> Row:
         **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
         **({} if train.loop is None else {"client_update": made("loop", train.loop, "train.loop")}),
     }
+
+
+def fitted_task(config: Config, federation: Divided) -> Task | None:
+    """The task with the numbers that training targets gave it; None for one class label for each row."""
+    known: Any = federation
+    found: Task | None = getattr(known, "task", None)
+    if found is not None:
+        return found
+    asked = task_of(config.task)
+    told: Row = getattr(known, "task_numbers", None) or {}
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+    found = asked if asked is None or not given else replace(asked, **given)
+    lacking = [] if found is None else [f"task.{name}" for name, value in found.numbers().items() if value is None]
+    if lacking:
+        raise InputError(
+            f"{' and '.join(lacking)}: the rows are at sites of their own, so nobody knows their targets. Give the "
+            "numbers in the recipe: [task] centre = 50.0, scale = 10.0."
+        )
+    return found
+
+
+def check_task(method: Method, federation: Divided) -> None:
+    """Raise unless the method can learn the task of these data, and its network is for that task."""
+    net, known = getattr(method, "net", None), getattr(federation, "task", None)
+    task: Task | None = getattr(net, "task", None)
+    if known is not None and task is None:
+        raise InputError(
+            f"The data are for {known.name}, and the network makes scores of classes. Give it the task of the data: "
+            "Net.of(...).for_task(federation.task)."
+        )
+    if task is None or task.kind == "classification":
+        return
+    name = type(method).__name__
+    refuse_classes(method, name, task)
+    if any(cross_entropy in terms for terms in _terms(method)):
+        raise InputError(
+            f"{name} has the loss cross_entropy, and the task is {task.name}. Give it the network alone, or its "
+            "task as the term: Objective(net, (net.task,))."
+        )
+
+
+def refuse_classes(method: object, name: str, task: Task) -> None:
+    """Raise if a method, or its class, says that it learns nothing but one class label for each row."""
+    needs = getattr(method, "needs_classes", "")
+    if getattr(method, "reconstructs", False) is True:
+        needs = "learns features without targets"
+    if needs and isinstance(needs, str) and task.kind != "classification":
+        raise InputError(f"{name} {needs}, so it cannot be used for {task.name}. Take another method.")
 
 
 def _loss(choice: Kinded) -> Term:
@@ -201,6 +256,8 @@ def run_of(
     if given is None and config.script is not None:
         config.script.refuse()
     data = federation if federation is not None else federation_of(config)
+    if given is not None:
+        check_task(given.method, data)
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
     objects = _objects(config, data, engine) if given is None else given
     method = objects.method
@@ -328,7 +385,7 @@ def _check_first_step(method: Method, data: Divided, scored: bool) -> None:
             where = _row_told(tuple(row.x.shape[1:]), data)
             raise InputError(f"The model cannot take a row of these data{where} It failed: {told(error)}") from error
         if scored and data.classes is not None and not getattr(method, "reconstructs", False):
-            _check_scores(tuple(logits_of(out).shape), data.classes)
+            _check_scores(tuple(logits_of(out).shape), data.classes, net.task)
 
 
 def _row_told(shape: tuple[int, ...], data: Divided) -> str:
@@ -340,8 +397,15 @@ def _row_told(shape: tuple[int, ...], data: Divided) -> str:
     return f", {size}{made}; an argument {told}."
 
 
-def _check_scores(shape: tuple[int, ...], classes: int) -> None:
+def _check_scores(shape: tuple[int, ...], classes: int, task: Task | None) -> None:
     """A network of the user's own has a last layer of its own."""
+    if task is not None and task.kind != "classification":
+        if shape != (1, classes):
+            raise InputError(
+                f"For {task.name} of these data a model makes {classes} numbers of a row, and this one makes "
+                f"the shape {shape} instead of (1, {classes}). An argument 'classes' of a model gets their number."
+            )
+        return
     if len(shape) != 2 or shape[0] != 1 or shape[1] < classes:
         raise InputError(
             f"The data have {classes} classes, and of one row the model makes scores of the shape {shape} instead of "

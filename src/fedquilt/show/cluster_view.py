@@ -17,7 +17,7 @@ from torch import Tensor
 from fedquilt.core.plain import JSON, Floats, Row
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.metrics.clusters import churn, tree_distances
-from fedquilt.metrics.table import PRIMARY, Metric, metric, metrics
+from fedquilt.metrics.table import Metric, headline, main, metrics
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.results.clusters import LOG, clusters_in, cut_between, history, members_words, placed_words, tree_clusters
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots
@@ -88,11 +88,11 @@ def clusters_table(found: Mapping[str, JSON]) -> None:
 
 def _scores(found: Mapping[str, JSON]) -> None:
     """The scores of each cluster's clients."""
-    title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
+    title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; {headline()}"
     strengths = any(row.get("lambda") is not None for row in found["clusters"])
-    first, others = metric(PRIMARY), [m for m in metrics("table") if m.id != PRIMARY]
+    first, others = main(), [m for m in metrics("table") if m.id != main().id]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    names = ("cluster", "size", "accuracy", "std", "least", *(m.short for m in others), "majority", "far", "lambda")
+    names = ("cluster", "size", first.short, "std", "least", *(m.short for m in others), "majority", "far", "lambda")
     for name in names if strengths else names[:-1]:
         table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     for row in found["clusters"]:
@@ -108,8 +108,8 @@ def _scores(found: Mapping[str, JSON]) -> None:
 def _numbers(row: Mapping[str, JSON], first: Metric, others: Sequence[Metric]) -> list[str]:
     """The scores of a cluster's clients, beside the majority class."""
     told = [
-        first.told(row, PRIMARY),
-        *(first.written(row.get(f"{PRIMARY}_{end}")) for end in ("std", "least")),
+        first.told(row, main().id),
+        *(first.written(row.get(f"{main().id}_{end}")) for end in ("std", "least")),
         *(m.told(row, m.id) for m in others),
         first.written(row.get("majority_class")),
     ]

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.errors import FedquiltError
 from fedquilt.metrics.energy import in_words
-from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
+from fedquilt.metrics.table import ROWS_HALF, Metric, main, metrics, trivial
 from fedquilt.results.clusters import clusters_in
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.runs.progress import span
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fedquilt.data import Federation, Stream
 
 MAJORITY = (
-    (f"test_{PRIMARY}", "majority_class", "majority_half_95", "mean over clients"),
-    (f"common_test_{PRIMARY}", "majority_common", "majority_common_half_95", "common test set"),
+    ("test", "majority_class", "majority_half_95", "mean over clients"),
+    ("common_test", "majority_common", "majority_common_half_95", "common test set"),
 )
 
 
@@ -63,7 +63,7 @@ def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
     table.add_column("", no_wrap=True)
     for title in (f"round {result['best_round']} ({how})", f"round {result['rounds']} (last)"):
         table.add_column(title, justify="right")
-    for m, name, label in _labels("test_accuracy" in last):
+    for m, name, label in _labels(f"test_{main().id}" in last):
         if name in last:
             table.add_row(label + ", %" * m.share, *(m.told(row, name) or "-" for row in (best, last)))
     if majority := _majority(result, last):
@@ -76,9 +76,9 @@ def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
 def _majority(result: Mapping[str, JSON], last: Mapping[str, JSON]) -> tuple[str, ...]:
     """The accuracy of the majority class as a line; nothing where it is not known."""
     for name, share, half, where in MAJORITY:
-        if name in last and result.get(share) is not None:
-            least = metric(PRIMARY).written(result[share], result.get(half))
-            return f"majority class, {where}, %", least, least
+        if f"{name}_{main().id}" in last and result.get(share) is not None:
+            least = main().written(result[share], result.get(half))
+            return f"{trivial()}, {where}" + ", %" * main().share, least, least
     return ()
 
 
@@ -103,7 +103,7 @@ def modes_table(told: Mapping[str, Mapping[str, JSON]]) -> None:
     for name, modes in told.items():
         scores = modes["accuracy"]
         for mode in dict.fromkeys(mode for rows in scores.values() for mode in rows):
-            shown = [metric(PRIMARY).written(scores.get(rows, {}).get(mode)) for rows in there]
+            shown = [main().written(scores.get(rows, {}).get(mode)) for rows in there]
             style = "bold" if mode in modes["served"].split(" or ") else ""
             table.add_row(f"{name}, {mode}" if name else mode, *shown, style=style)
     show_table(table)
@@ -115,14 +115,14 @@ def modes_table(told: Mapping[str, Mapping[str, JSON]]) -> None:
 def _labels(tested: bool) -> Iterator[tuple[Metric, str, str]]:
     """The numbers at the end of a run, and what they are called; the validation accuracy only where tests are not."""
     for m in metrics():
-        yield m, f"test_{m.id}", f"test {m.name}" + (", mean over clients" if m.id == PRIMARY else "")
+        yield m, f"test_{m.id}", f"test {m.name}" + (", mean over clients" if m.id == main().id else "")
         if "worst10" in m.summaries:
             yield m, f"test_{m.id}_worst10", "worst 10 % of clients"
-    first = metric(PRIMARY)
-    yield first, f"global_test_{PRIMARY}", "global model, mean over clients"
-    yield first, f"common_test_{PRIMARY}", "global model, common test set"
+    first = main()
+    yield first, f"global_test_{main().id}", "global model, mean over clients"
+    yield first, f"common_test_{main().id}", "global model, common test set"
     if not tested:
-        yield first, f"valid_{PRIMARY}", f"validation {PRIMARY}, mean over clients"
+        yield first, f"valid_{first.id}", f"validation {first.name}, mean over clients"
 
 
 def _told(folder: Path) -> None:
@@ -281,7 +281,7 @@ def _watched_rows(lines: Sequence[Row]) -> list[Row]:
             "state": line["state"],
             "rounds": f"{line['round']}/{line['rounds'] or '?'}",
             "left": "" if line["left"] is None else span(line["left"]),
-            "accuracy, %": metric(PRIMARY).written(line["accuracy"], line["accuracy_half"])
+            "accuracy, %": main().written(line["accuracy"], line["accuracy_half"])
             + (" (validation)" if line["accuracy_on"] == "validation" else ""),
             "loss": "" if line["loss"] is None else f"{line['loss']:.4f}",
             "MB": f"{line['up'] + line['down']:.2f}",

@@ -22,6 +22,7 @@ from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
+from fedquilt.metrics.table import main, use_task
 from fedquilt.own_code import short
 from fedquilt.results.statistics.beside import winner
 from fedquilt.results.statistics.intervals import interval
@@ -265,7 +266,7 @@ def _draw(views: Sequence[RunView], summary: Row, kinds: Mapping[str, MethodChoi
     from fedquilt.results.comparison_plots import draw_all, drawn, rounds_plot
     from fedquilt.results.plots import curves
 
-    histories, ends = drawn(views, summary["measure"] == "accuracy")
+    histories, ends = drawn(views, summary["measure"] == main().id)
     looks = looks_for(views_in(top))
     if histories:
         curves(histories, summary["majority_class"], top / "curves", looks)
@@ -287,6 +288,7 @@ def conclude(
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
 
+    use_task(getattr(next(iter(federations.values())), "task", None))
     views = [RunView(c.folder, c.label, c.config.seed, c.display) for c in done]
     constant = {seed: constants(federation) for seed, federation in federations.items()}
     common = mean_of([federation.majority().global_test for federation in federations.values()])

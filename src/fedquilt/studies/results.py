@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
+from fedquilt.metrics.table import main
 from fedquilt.report.gather import Gathered
 from fedquilt.results.latex import latex_table
 from fedquilt.results.ranking import ranking
@@ -166,7 +167,7 @@ class Results:
             return by_setting(self.rows, self._found.sweep["names"])
         known = {row["method"] for row in self.rows}
         views = [view for view in self.runs if view.label in known]
-        histories, _ = drawn(views, self.summary["measure"] == "accuracy")
+        histories, _ = drawn(views, self.summary["measure"] == main().id)
         return curves_of(histories, self.summary["majority_class"], looks_for(self.runs))[0]
 
     def report(self, to: str | Path | None = None) -> Path:

@@ -347,6 +347,7 @@ _SAME = [
     "flower.ask=1",
 ]
 _OTHER = [
+    "task=regression",
     "codec=half",
     "download_codec=half",
     "name=x",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedquilt.data.imports.columns import Words
+from fedquilt.data.imports.columns import Targets, Words, labelled
 from fedquilt.data.imports.folders import of_folder
 from fedquilt.data.imports.hub import of_flwr, of_hf
 from fedquilt.data.imports.pfllib import is_split, of_pfllib
@@ -15,8 +15,10 @@ from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.errors import InputError
 
 __all__ = [
+    "Targets",
     "Words",
     "is_split",
+    "labelled",
     "of_csv",
     "of_flwr",
     "of_folder",
@@ -30,7 +32,7 @@ __all__ = [
 
 def open(
     path: Path,
-    label: str | None = None,
+    label: str | Targets | None = None,
     user: str | None = None,
     size: int | None = None,
     features: Sequence[str] | None = None,

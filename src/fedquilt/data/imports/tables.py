@@ -15,7 +15,7 @@ import numpy as np
 
 from fedquilt.core.memory import check_bytes
 from fedquilt.core.plain import Array
-from fedquilt.data.imports.columns import Words, arrays_from
+from fedquilt.data.imports.columns import Targets, Words, arrays_from
 from fedquilt.data.npz import Arrays
 from fedquilt.data.sizes import check_parquet, check_texts
 from fedquilt.data.sources.formats.files import text
@@ -26,7 +26,7 @@ _CELL = 64  # bytes that a short cell takes while a csv file is read
 
 def of_csv(
     path: Path,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     delimiter: str = ",",
@@ -75,7 +75,7 @@ def _numbered_rows(path: Path, delimiter: str) -> list[tuple[int, list[str]]]:
 
 def of_parquet(
     path: Path,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     words: Words | str | None = None,
@@ -122,7 +122,7 @@ def _check(path: Path) -> None:
 
 def of_frame(
     frame: Any,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     words: Words | str | None = None,
@@ -138,10 +138,11 @@ def of_frame(
     return arrays_from(named, where, label, user, features, words, categories)
 
 
-def _needed(label: str, user: str | None, words: Words | str | None) -> tuple[str, ...]:
+def _needed(label: str | Targets, user: str | None, words: Words | str | None) -> tuple[str, ...]:
     """The columns in which no cell may be missing."""
     texts = words.columns if isinstance(words, Words) else (words,) if words else ()
-    return (label, *((user,) if user else ()), *texts)
+    wanted = label.columns if isinstance(label, Targets) else (label,)
+    return (*wanted, *((user,) if user else ()), *texts)
 
 
 def cells_of(frame: Any, where: str) -> dict[str, Array]:

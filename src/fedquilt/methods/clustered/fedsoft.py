@@ -108,7 +108,7 @@ class FedSoft(Regrouping[Soft, Owner]):
     def estimate(self, download: Offer, client: Owner, site: Site, context: Context) -> tuple[Owner, Shares]:
         """On which share of the rows each model has the lowest cross-entropy; the lowest number on a tie."""
         models = [{**self.whole(download, k), **client.private} for k in sorted(download.models)]
-        return client, Shares({"share": best_shares(self.predict, models, site.train)})
+        return client, Shares({"share": best_shares(self.net, self.predict, models, site.train)})
 
     def counted(self, state: Soft, upload: Shares) -> None:
         """A share for each cluster, none negative."""

@@ -22,7 +22,6 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy as cross_entropy_of
 
 from fedquilt.core.exchange import Cohort, Context, Exchange, Reply
 from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
@@ -32,6 +31,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
+from fedquilt.methods.clustered.row_losses import total_loss
 from fedquilt.methods.fedavg import C, Download, FedAvg, Server
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.result import Assigned, ClusterResult, assign, largest, unknown
@@ -259,11 +259,11 @@ class Grouped(OnBase, Generic[G]):
         return self.discovery.vector(download, client, site, context) if self.discovery else None
 
     def loss_of(self, model: Params, site: Site) -> float:
-        """Cross-entropy of a model on the client's training samples, a mean over rows."""
+        """The loss of a model on the client's training samples, a mean over rows."""
         total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad():
             for batch in site.train.blocks(512):
-                total += cross_entropy_of(self.predict(model, batch), batch.y, reduction="sum").double()
+                total += total_loss(self.net, self.predict(model, batch), batch.y).double()
         return float(total) / max(len(site.train), 1)
 
     # Up

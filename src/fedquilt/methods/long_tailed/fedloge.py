@@ -200,6 +200,8 @@ class FedLoGe(OnBase):
         >>> method = FedLoGe(Net.of(models.MLP, features=64, classes=10), sparsity=0.5)
     """
 
+    needs_classes = "gives each class a fixed vector"
+
     newcomer_head: ClassVar[tuple[str, ...]] = ("head",)
 
     base: FedAvg

@@ -68,6 +68,8 @@ class RatioLoss(OnBase):
         >>> method = RatioLoss(Net.of(models.MLP, features=64, classes=10), beta=0.2)
     """
 
+    needs_classes = "weighs classes"
+
     base: FedAvg
     alpha: float = 1.0
     beta: float = 0.1

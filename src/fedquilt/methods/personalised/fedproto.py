@@ -68,6 +68,8 @@ class FedProto(OnBase):
         >>> method = FedProto(Net.of(models.MLP, features=64, classes=10), lam=0.5)
     """
 
+    needs_classes = "averages features class by class"
+
     base: FedAvg
     lam: float = 1.0
     aggregate: Aggregator = mean

@@ -93,6 +93,8 @@ class HGLS(OnBase):
         >>> method = HGLS(Net.of(models.MLP, features=64, classes=10), base="fedper", search="joint")
     """
 
+    needs_classes = "searches for better rows of a classifier by their cross-entropy"
+
     base: Annotated[Any, Base] = "fedavg"
     mu: float = 0.01
     head_epochs: int = 10

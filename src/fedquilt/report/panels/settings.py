@@ -11,6 +11,7 @@ import numpy as np
 
 from fedquilt.config.config import flat
 from fedquilt.core.plain import JSON, Row
+from fedquilt.metrics.table import main
 from fedquilt.report.blocks import RUN, Block, Panel, chart, column, facts, only, table, text
 from fedquilt.report.gather import Gathered
 from fedquilt.results.comparison_plots import numeric, plain
@@ -88,9 +89,11 @@ def runs(found: Gathered) -> Panel | None:
             "selected round",
             "number",
             digits=0,
-            help="selected on validation accuracy; without validation samples, the last evaluated round",
+            help=f"selected on validation {main().name}; without validation samples, the last evaluated round",
         ),
-        *([] if found.sweep else [column("accuracy", "accuracy", "percent")]),  # nobody shall choose by test scores
+        *(
+            [] if found.sweep else [column(main().id, main().short, **main().look)]
+        ),  # nobody shall choose by test scores
         column("megabytes", "MB", "number", digits=2),
         *_carried(found),
         column("seconds", "seconds", "number", digits=1),
@@ -113,7 +116,7 @@ def _line(view: RunView, found: Gathered) -> Row:
         **found.named(view),
         "state": view.state,
         "chosen": result.get("best_round"),
-        "accuracy": None if found.sweep else result.get("best", {}).get("test_accuracy"),
+        main().id: None if found.sweep else result.get("best", {}).get(f"test_{main().id}"),
         "megabytes": (result["bytes_up"] + result["bytes_down"]) / MEGABYTE if "bytes_up" in result else None,
         **({"carried": (result["carried_up"] + result["carried_down"]) / MEGABYTE} if "carried_up" in result else {}),
         "seconds": result.get("seconds"),
@@ -174,16 +177,21 @@ def best_point(found: Gathered) -> Panel | None:
         return Panel("Sweep", "best", "In short", [none])
     seeds = len(found.sweep["seeds"])
     done = [row for row in rows if row["valid"] is not None]
+    top = "highest" if main().higher_is_better else "lowest"
     said = [
-        f"Of {len(done)} points, {best['label']} has the highest validation accuracy: "
+        f"Of {len(done)} points, {best['label']} has the {top} validation {main().name}: "
         f"{_percent(best['valid'], best['valid_half_95'])}.",
-        f"Its test accuracy, not used for selection, is {_percent(best['test'], best['test_half_95'])}.",
+        f"Its test {main().name}, not used for selection, is {_percent(best['test'], best['test_half_95'])}.",
     ]
     blocks: list[Block] = [
         text(*said, tone="lead"),
         facts(
-            ("validation accuracy", _percent(best["valid"]), "the best of many, so slightly optimistic"),
-            ("test accuracy", _percent(best["test"]), "one seed: no interval" if seeds == 1 else f"over {seeds} seeds"),
+            (f"validation {main().name}", _percent(best["valid"]), "the best of many, so slightly optimistic"),
+            (
+                f"test {main().name}",
+                _percent(best["test"]),
+                "one seed: no interval" if seeds == 1 else f"over {seeds} seeds",
+            ),
             ("points", f"{len(done)} of {found.sweep['total']}", f"{found.sweep['search']}; seeds of each: {seeds}"),
         ),
     ]
@@ -221,8 +229,8 @@ def points(found: Gathered) -> Panel | None:
         ),
         column(
             "valid",
-            "validation accuracy",
-            "percent",
+            f"validation {main().name}",
+            **main().look,
             half="valid_half_95",
             help="mean over seeds at each seed's selected round, ± 95 % t-interval",
         ),
@@ -233,7 +241,8 @@ def points(found: Gathered) -> Panel | None:
     ]
     kept |= {f"v{i}" for i in range(len(names))}
     shown = [only(kept, row) for row in rows]
-    note = "Sorted by validation accuracy; the best is marked. Test scores of other points are not shown, on purpose."
+    told = "the best is marked. Test scores of other points are not shown, on purpose."
+    note = f"Sorted by validation {main().name}; {told}"
     return Panel("Sweep", "points", "Points", [table("points", columns, shown, filter=True)], note)
 
 
@@ -263,11 +272,11 @@ def parameters(found: Gathered) -> Panel | None:
                 ],
             }
         )
-    block = chart("points", "parameters", "Validation accuracy by setting", variants=variants)
+    block = chart("points", "parameters", f"Validation {main().name} by setting", variants=variants)
     return Panel(
         "Sweep", "parameters", "Effect of each setting", [block], "Every point is one combination of settings."
     )
 
 
 def _percent(value: float, half: float = float("nan")) -> str:
-    return f"{100 * value:.1f}" + (f" ± {100 * half:.1f}" if half == half else "") + " %"
+    return main().in_words(value, half)

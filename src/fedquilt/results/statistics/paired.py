@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedquilt.core.plain import Floats, Row
 from fedquilt.core.table import ClientId
+from fedquilt.metrics.table import main
 from fedquilt.results.statistics.spread import client_means
 
 
@@ -77,7 +78,7 @@ class Paired:
         p: Of Wilcoxon's signed-rank test over clients, two-sided, after Holm's correction for the number of methods
             that were compared; 1 if no client differs. Without two clients to compare (one common test set), that of
             the paired t-test over seeds.
-        seeds_better: In how many seeds the mean over clients is higher.
+        seeds_better: In how many seeds the mean over clients is better.
         seeds: How many there are.
         seeds_t: Of the paired t-test over seeds, corrected likewise; NaN for one seed or equal differences. It asks
             another question, whether other seeds would give a difference in the mean, and of few seeds cannot tell.
@@ -110,7 +111,7 @@ def against(first: Accuracies, other: Accuracies) -> Paired:
     theirs, ours = _means(pairs, itemgetter(0)), _means(pairs, itemgetter(1))
     each = np.array(_means(pairs, lambda pair: pair[1] - pair[0]))
     seeds = np.array([np.mean([b - a for a, b in found.values()]) for found in pairs if found])
-    better = int((seeds > 0).sum())
+    better = int((seeds > 0 if main().higher_is_better else seeds < 0).sum())
     if len(each) < 2:
         difference, p = float(each.mean()) if len(each) else math.nan, _t_test(seeds)
         return Paired(difference, math.nan, p, better, len(first), p)
