@@ -106,7 +106,7 @@ class DiscoveryOptions:
         initial_rounds: Rounds before the discovery.
         discover_early: For 'auto': seek clusters before every one of these rounds, too; the first that are more than
             chance stand. Each search costs a training of all who are asked.
-        discover_fraction: The share of the clients asked at a discovery, drawn anew each time; the others find their
+        discover_fraction: The share of the clients asked at a discovery, drawn again each time; the others find their
             cluster when they are first asked.
         criterion: 'threshold' merges while the linkage distance is < ``distance_threshold``; 'auto' takes the clusters
             that are more than chance, or one: clients show an update from each half of their samples, and the cut is
