@@ -164,7 +164,6 @@ def write_page(asked: argparse.Namespace, decode: dict[str, Any], train: dict[st
         ("decoding onto disk, once", f"{decode['seconds']:.0f}", f"{decode['gigabytes']:.2f} GB"),
         ("opening again", f"{train['open']:.1f}", ""),
         (f"epochs 1 to {asked.epochs} of a small model", epochs, f"{train['gigabytes']:.2f} GB"),
-        ("the same, with scoring, as computed", ", ".join(f"{seconds:.0f}" for seconds in train["own"]), ""),
         ("reading the same rows in random order, and nothing else", f"{train['bare']:.0f}", ""),
         (f"same digest as in memory ({asked.checked:,} of them)", "yes" if check["same"] else "no", ""),
     )
