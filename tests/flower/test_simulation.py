@@ -19,6 +19,7 @@ from fedquilt.engines.flower.simulation import FlowerSimulation
 from fedquilt.engines.local import Local
 from fedquilt.errors import ExchangeError, InputError, WorkerError
 from fedquilt.metrics.classify import classify
+from fedquilt.metrics.scoring import score_of
 from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import engine_of, federation_of, method_of, run_of
 from fedquilt.runs.runner import run
@@ -43,9 +44,9 @@ def simulation() -> Iterator[FlowerSimulation]:
         yield engine
 
 
-def played(engine: Any, method: Any, federation: Any, rounds: int = 2) -> Rounds:
+def played(engine: Any, method: Any, federation: Any, rounds: int = 2, score: Any = classify) -> Rounds:
     source = federation.pooled() if getattr(method, "pools_data", False) else federation
-    made = Rounds(method, source, engine, Seed(3), score=classify)
+    made = Rounds(method, source, engine, Seed(3), score=score)
     for _ in range(rounds):
         made.play()
     return made
@@ -67,9 +68,10 @@ def test_code_of_ones_own_reaches_the_actors(simulation: FlowerSimulation) -> No
     config = load(Path(__file__).parents[2] / "examples" / "own.toml")
     data = federation_of(config)
     method = method_of(config, data)
-    here, there = (played(engine, method, data) for engine in (Local(), simulation))
+    here, there = (played(engine, method, data, score=score_of(method)) for engine in (Local(), simulation))
     assert here.digest() == there.digest()
     found = there.evaluate(list(data.evaluated))
+    assert all("auroc" in scores["deployed"]["test"].sums for scores in found.values())
     assert repr(found) == repr(here.evaluate(list(data.evaluated)))
 
 
