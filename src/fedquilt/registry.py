@@ -402,9 +402,13 @@ METHODS = _table(
         "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
         "adapters of a frozen masked autoencoder, and a bank of prototypes against forgetting",
         "PODFCSSV 0.1.0",
+        own_average="its option weighting says how clients count, and its bank of prototypes has rules of its own",
     ),
     RegistryEntry(
-        "fedmae", "fedquilt.methods.self_supervised.podfcssv:FedMAE", "those adapters averaged, without prototypes"
+        "fedmae",
+        "fedquilt.methods.self_supervised.podfcssv:FedMAE",
+        "those adapters averaged, without prototypes",
+        own_average="its option weighting says how clients count",
     ),
     RegistryEntry(
         "mae_alone",

@@ -139,7 +139,8 @@ def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
     shared = taken.pop("shared_start", None)
     many = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if table == "method" and not entry.own_average and _hands_down(entry, parameters):
-        taken["aggregate"] = (str | dict[str, Any], "mean")
+        usual = parameters["aggregate"].default if "aggregate" in parameters else None
+        taken["aggregate"] = (str | dict[str, Any], getattr(usual, "__name__", "mean"))
     if table == "method" and (shared or many):
         taken["shared_start"] = (bool, False)  # FedAvg's, or what a function hands down to it
     settings = ConfigDict(extra="forbid", allow_inf_nan=False)
