@@ -203,7 +203,8 @@ def rules_table(found: Mapping[str, Any]) -> str:
     """What each rule costs, and what it loses."""
     lines = []
     for name, one in found.items():
-        lines += [f"**{FEDERATIONS[name]}** ({one['seeds']} seeds; {one['rounds']} rounds)", ""]
+        seeds = f"{one['seeds']} seed{'s' * (one['seeds'] > 1)}"
+        lines += [f"**{FEDERATIONS[name]}** ({seeds}; {one['rounds']} rounds)", ""]
         lines += [
             "| rule | no attack, % | cost | lost, mean | lost, worst | under | held |",
             "|---|---|---|---|---|---|---|",
