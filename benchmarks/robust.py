@@ -34,6 +34,7 @@ from fedquilt.pieces import robust
 from fedquilt.pieces.aggregators import mean
 from fedquilt.pieces.robust.attacks import alie, gaussian, ipm, min_max, sign_flip
 from fedquilt.results.breakdown import span
+from fedquilt.storage.files import to_json
 from fedquilt.studies.robustness import robustness
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,10 +113,7 @@ def flower(clients: int = 20, numbers: int = 20_000, false: int = 6) -> list[dic
         "bulyan": (robust.bulyan(byzantine=0.2, by_samples=False), theirs.Bulyan(0.2)),
         "clip_norm": (robust.clip_norm(), None),
         "geometric_median": (robust.geometric_median(), None),
-        "nearest_mixing+trimmed_mean": (
-            robust.nearest_mixing(byzantine=0.3, then=robust.trimmed_mean(byzantine=0.3)),
-            None,
-        ),
+        "nearest_mixing+geometric_median": (robust.nearest_mixing(byzantine=0.3, then=robust.geometric_median()), None),
     }
     current, drawn = replies_of(clients, numbers)
     common = replies_of(1, numbers)[1][0].upload.delta  # honest changes have something in common
@@ -184,7 +182,7 @@ def known() -> dict[str, Any]:
 
 def keep(name: str, value: object) -> None:
     """Write it beside the rest."""
-    FOUND.write_text(json.dumps({**known(), name: value}, indent=1) + "\n")
+    FOUND.write_text(to_json({**known(), name: value}, indent=1) + "\n")
 
 
 # The tables
@@ -205,7 +203,8 @@ def rules_table(found: Mapping[str, Any]) -> str:
     """What each rule costs, and what it loses."""
     lines = []
     for name, one in found.items():
-        lines += [f"**{FEDERATIONS[name]}** ({one['seeds']} seeds; {one['rounds']} rounds)", ""]
+        seeds = f"{one['seeds']} seed{'s' * (one['seeds'] > 1)}"
+        lines += [f"**{FEDERATIONS[name]}** ({seeds}; {one['rounds']} rounds)", ""]
         lines += [
             "| rule | no attack, % | cost | lost, mean | lost, worst | under | held |",
             "|---|---|---|---|---|---|---|",

@@ -323,8 +323,14 @@ METHODS = _in(
         "self_supervised.podfcssv:PODFCSSV",
         "adapters of a frozen masked autoencoder, with a prototype bank against forgetting",
         "PODFCSSV 0.1.0",
+        own_average="its option weighting says how clients count, and its bank of prototypes has rules of its own",
     ),
-    RegistryEntry("fedmae", "self_supervised.podfcssv:FedMAE", "the same adapters, averaged, without prototypes"),
+    RegistryEntry(
+        "fedmae",
+        "self_supervised.podfcssv:FedMAE",
+        "the same adapters, averaged, without prototypes",
+        own_average="its option weighting says how clients count",
+    ),
     RegistryEntry(
         "mae_alone",
         "self_supervised.podfcssv:MAEAlone",

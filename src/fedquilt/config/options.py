@@ -154,7 +154,8 @@ def _of_fedavg(entry: RegistryEntry, parameters: Mapping[str, inspect.Parameter]
     """FedAvg's options that a method takes, or hands down to it."""
     found: dict[str, Any] = {}
     if not entry.own_average and _hands_down(entry, parameters):
-        found["aggregate"] = (str | dict[str, Any], "mean")
+        usual = parameters["aggregate"].default if "aggregate" in parameters else None
+        found["aggregate"] = (str | dict[str, Any], getattr(usual, "__name__", "mean"))
     if shared or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         found["shared_start"] = (bool, False)
     return found

@@ -353,7 +353,7 @@ class Robustness(_Section):
         "median",
         "trimmed_mean",
         "multi_krum",
-        {"kind": "nearest_mixing", "then": "trimmed_mean"},
+        {"kind": "nearest_mixing", "then": "geometric_median"},
     ]
     attacks: Annotated[list[str | Row], Field(min_length=1)] = [
         "sign_flip",
