@@ -53,4 +53,4 @@ def _metrics_of_classes() -> Iterator[None]:
     yield
     table = sys.modules.get("fedquilt.metrics.table")
     if table is not None:
-        table.use_task(None)
+        table.use([])

@@ -25,7 +25,7 @@ from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
-from fedquilt.config.tasks import use_task_of
+from fedquilt.config.tasks import unfit_metrics, use_task_of
 from fedquilt.config.training import defaults_of
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
@@ -140,6 +140,7 @@ def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     if raw.get("script") is None:  # which made its own known
         problems += use_metrics(_inner(raw, "metrics"))  # before anything asks for one by its id
         problems += [] if any(_check_choice("task", raw.get("task"))) else use_task_of(raw)
+        problems += [f"metrics: {line}" for line in unfit_metrics(raw)]
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:

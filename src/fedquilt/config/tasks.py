@@ -43,3 +43,12 @@ def use_task_of(settings: Mapping[str, JSON]) -> list[str]:
 
         use_task(found)
     return []
+
+
+def unfit_metrics(settings: Mapping[str, JSON]) -> list[str]:
+    """The metrics of these settings, which are in use, that cannot be computed for their task."""
+    if not settings.get("metrics"):
+        return []
+    from fedquilt.metrics.table import unfit
+
+    return unfit()

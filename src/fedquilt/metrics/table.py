@@ -368,9 +368,18 @@ def trivial() -> str:
     return _tasks[0].trivial if _tasks else "majority class"
 
 
-def statistics_in_use() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """What metrics of a recipe or of a script add up, by their ids: other processes must be told of it."""
-    return {m.id: m.statistic for m in (_KNOWN[id] for id in _used) if m.statistic is not None}
+def statistics_in_use(kind: str = "classification") -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """What metrics of a recipe or of a script add up for scores of a kind, by their ids: other processes must be told
+    of it."""
+    asked = (_KNOWN[id] for id in _used)
+    return {m.id: m.statistic for m in asked if m.statistic is not None and (not m.kinds or kind in m.kinds)}
+
+
+def unfit() -> list[str]:
+    """The metrics of a recipe or of a script that cannot be computed for its task, in words."""
+    kind = _tasks[0].kind if _tasks else "classification"
+    odd = (m for m in (_KNOWN[id] for id in _used) if m.kinds and kind not in m.kinds)
+    return [f"{m.id} is for {' and '.join(m.kinds)}, and the task is {kind}. Leave it out." for m in odd]
 
 
 @cache

@@ -67,7 +67,7 @@ class SingleLabel(Task):
 
     def score(self) -> Callable[..., Any]:
         """By class."""
-        own = statistics_in_use()
+        own = statistics_in_use(self.kind)
         return ClassifyWith(tuple(own.items())) if own else classify
 
     def scores(self, out: Tensor, y: Tensor) -> Scores:

@@ -128,7 +128,7 @@ class Task:
 
     def score(self) -> Callable[..., Any]:
         """What scores a model on a table."""
-        return ScoreOf(self, tuple(statistics_in_use().items()))
+        return ScoreOf(self, tuple(statistics_in_use(self.kind).items()))
 
     def scores(self, out: Tensor, y: Tensor) -> Any:
         """The score record of these rows."""

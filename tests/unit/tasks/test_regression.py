@@ -199,6 +199,10 @@ def test_recipes_tell_what_is_wrong_with_a_task() -> None:
 
     with pytest.raises(ConfigError, match="did you mean 'regression'"):
         parse({"task": "regresion"})
+    with pytest.raises(ConfigError, match="auroc is for classification, and the task is regression"):
+        parse({"task": "regression", "metrics": ["brier", "auroc"]})
+    with pytest.raises(ConfigError, match="label_auroc is for multi_label, and the task is classification"):
+        parse({"metrics": ["label_auroc"]})
     with pytest.raises(ConfigError, match="quantile should be between 0 and 1"):
         parse({"task": {"kind": "regression", "quantile": 2.0}})
     with pytest.raises(ConfigError, match=re.escape("task.quantil: unknown key")):
