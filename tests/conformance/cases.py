@@ -214,7 +214,7 @@ CASES = [
     Case("localize-stitch", LocalizeStitch(NET, remember=True, **WORK)),
     Case("localize-stitch-sparse", LocalizeStitch(NET, keep=0.3, error_feedback=True, values="fp16", **WORK)),
     Case("localize-stitch-signs", LocalizeStitch(NET, mu=1.0, conflicts="elect", per="tensor", **WORK)),
-    Case("localize-stitch-rising", LocalizeStitch(NET, k_init=0.25, dense_by=2, **WORK)),
+    Case("localize-stitch-rising", LocalizeStitch(NET, k_init=0.25, dense_by=40, **WORK)),
     Case("localize-stitch-silent", LocalizeStitch(NET, unseen_classes_vote=False, threshold_noise=0.05, **WORK)),
     Case("localize-stitch-trained", LocalizeStitch(NET, keep=0.5, trained_masks=True, mask_epochs=2, **WORK)),
     Case("localize-stitch-batchnorm", LocalizeStitch(Net(partial(Normed, width=16)), **{**WORK, "batch_size": 17})),

@@ -203,7 +203,7 @@ def test_from_the_command(tmp_path: Path):
     assert "majority class" in words
     alone = command("run", recipe, "method=local_only", "--json").json
     assert "no global model" in alone["newcomers"]["modes"]["none"]["refused"]
-    assert "before its first client update" in command("newcomers", alone["folder"]).out
+    assert "new clients start from the initial client model" in command("newcomers", alone["folder"]).out
     plain = command("run", recipe, "data.newcomers=0", "--json")
     assert "newcomers" not in plain.json
     assert command("newcomers", plain.json["folder"]).code == 2

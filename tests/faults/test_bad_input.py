@@ -233,7 +233,7 @@ def test_a_disk_that_fails_during_a_run_costs_nothing_but_time(recipe: Path, cod
     assert [r["round"] for r in lines(folder / "metrics" / "rounds.jsonl")] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("size", [1500, 4000, 9000, 12_000])
+@pytest.mark.parametrize("size", [2000, 4000, 9000, 12_000])
 def test_files_that_may_not_grow_end_a_run_cleanly(recipe: Path, size: int) -> None:
     settings = ["method=local_only", "rounds=12"]
     with no_file_larger_than(size):

@@ -24,7 +24,7 @@ from fedquilt.config.settings import Kinded as Kinded
 from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
-from fedquilt.config.settings import named
+from fedquilt.config.settings import named, usual_criterion
 from fedquilt.config.tasks import unfit_metrics, use_task_of
 from fedquilt.config.training import defaults_of
 from fedquilt.core.plain import JSON, Row
@@ -46,8 +46,19 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError([f"not valid TOML: {error}{_line(file, error)}"], where) from error
     if _depth(raw) > _DEEPEST:
         raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], where)
+    if (file.parent / _LOG_WERE).exists():
+        _as_of_0_1(raw.get("method"))
     settings, problems = apply(raw, overrides)
     return parse(settings, where, problems, file.parent)
+
+
+_LOG_WERE = "metrics/visits.jsonl"  # in folders of runs that 0.1 began, and in no other
+
+
+def _as_of_0_1(method: object) -> None:
+    """What 0.1 called the criterion 'auto', so that its runs end as they began."""
+    if isinstance(method, dict) and method.get("criterion", usual_criterion(method.get("kind"))) == "auto":
+        method["criterion"] = "silhouette"
 
 
 def _line(file: Path, error: Exception) -> str:

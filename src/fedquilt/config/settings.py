@@ -395,6 +395,21 @@ class Checks(_Section):
 
 
 # These cannot change the numbers.
+def _as_0_1_had_it(method: Row) -> None:
+    """Name the criterion of a cut as 0.1 did, whose 'auto' is called 'silhouette' now, and 'auto' 'null': its runs keep
+    their identity, and none of today's takes it."""
+    usual = usual_criterion(method["kind"])
+    criterion = method.pop("criterion", usual)
+    was = "null" if criterion == "auto" else "auto" if criterion == "silhouette" else criterion
+    if was != usual:
+        method["criterion"] = was
+
+
+def usual_criterion(kind: object) -> str | None:
+    """The criterion by which a method's clusters are cut unless its options say so, if 'auto'."""
+    return "auto" if kind in ("hcfl", "fedper_grouped") else None
+
+
 OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep", "robustness", "script"}
 
 
@@ -473,6 +488,7 @@ class Config(_Section):
             return self.script.identity(self.seed, repr(self.evaluate), self.stop.patience, self.stop.min_delta)
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
         del asked["method"]["label"]  # it is called so, and is the same
+        _as_0_1_had_it(asked["method"])
         if isinstance(self.cohort.min_replies, float):
             asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number
         for section, name, usual in _USUAL:

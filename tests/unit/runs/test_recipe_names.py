@@ -22,10 +22,10 @@ def test_every_recipe_of_the_repository_has_a_name_and_says_what_one_asks_before
     assert list(recipes())[:3] == ["compressed", "demo", "pretrain_mae"]
     for recipe in recipes().values():
         row = recipe.row
-        assert row["command"] in ("run", "compare", "pretrain-mae"), recipe.name
+        assert row["command"] in ("run", "compare", "robustness", "pretrain-mae"), recipe.name
         assert row["data"], recipe.name
         assert row["takes"], f"{recipe.name}: no line '# Takes ... .'"
-        assert row["methods"] or row["command"] == "pretrain-mae", recipe.name
+        assert row["methods"] or row["command"] in ("robustness", "pretrain-mae"), recipe.name
     rows = {recipe.name: recipe.row for recipe in recipes().values()}
     assert rows["quick"] | {"takes": ""} == {
         "name": "quick",
