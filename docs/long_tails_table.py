@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,18 @@ COMMON = ("universal", "global", "realigned", "universal_adjusted", "adjusted")
 OWN = ("deployed", "own", "readme", "code", "sum")
 GROUPS = ("head", "middle", "tail")
 LOWER, OURS = "FedAvg", "FedLoGe, balanced"
+LEVEL = 0.05
 ENOUGH = 2.0  # standard deviations over seeds between FedAvg and the upper frame, or there is nothing to show
+
+HOW = """## Measured: CIFAR-10-LT
+
+`fedquilt compare recipes/published/fedloge_cifar10_lt.toml`, and `fedloge_cifar10_lt_headroom.toml` for the upper
+frame: 11,165 images, 4,500 of the largest class and 45 of the smallest; 20 clients, Dirichlet 0.5, six of them in each
+of 60 rounds of one epoch; normalisation, random crops and flips, a CNN of 10 and 20 maps; one partition for all seeds.
+FedLoGe has `norm = 3`, otherwise its defaults; nothing was tuned on these runs. A mode is chosen by its accuracy on
+5,000 validation samples of the server, 500 of each class. At full size (ResNet-18, 40 clients, 500 rounds of five
+epochs) the logs of the project have 70.9 % for FedAvg and 72.2 % for FedLoGe's universal mode on the common test set,
+86.0 % and 89.1 % over clients, the latter with a mask taken from their tests."""
 
 Seeds = Mapping[str, Mapping[str, Any]]  # by seed, what a run gave
 
@@ -96,23 +108,26 @@ def headroom(found: Mapping[str, Any]) -> list[str]:
     gap, noise = np.mean(upper) - np.mean(lower), max(np.std(lower, ddof=1), np.std(upper, ddof=1))
     if gap < ENOUGH * noise:
         raise SystemExit(f"No headroom: {100 * gap:.1f} points, and seeds differ by {100 * noise:.1f}. No table.")
-    return [
+    return textwrap.wrap(
         f"Headroom: FedAvg {spread(lower)} %, all rows at one place with balanced softmax {spread(upper)} %: "
-        f"{100 * gap:.1f} points, {gap / noise:.0f} times the larger standard deviation over seeds."
-    ]
+        f"{100 * gap:.1f} points, {gap / noise:.0f} times the larger standard deviation over seeds.",
+        120,
+    )
 
 
 def tables(found: Mapping[str, Any]) -> str:
     """Everything between the marks."""
     methods: Mapping[str, Seeds] = found["methods"]
     parts = [
+        [HOW],
         headroom(found),
         [f"Common test set (balanced), %, {_seeds(methods)} seeds, ± standard deviation:"],
         ["| method, mode | accuracy | head | middle | tail |", "|---|---|---|---|---|", *_common(methods)],
         ["Clients' own test samples, means over clients, %:"],
         ["| method, mode | accuracy | with mask | worst client |", "|---|---|---|---|", *_own(methods)],
-        [f"{OURS} minus the others, paired over seeds (± half of the 95 % interval; no correction for several tests):"],
+        [f"{OURS} minus the others, paired over seeds (± half of the 95 % interval, no correction for several tests):"],
         ["| | common test set, chosen mode | p | own samples | p |", "|---|---|---|---|---|", *_tests(methods)],
+        textwrap.wrap(f"So, of the balanced frame at p < .05: {shown(methods)}. Larger networks may differ.", 120),
     ]
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -139,16 +154,36 @@ def _own(methods: Mapping[str, Seeds]) -> Iterator[str]:
             yield f"| {name}, {mode} | {' | '.join(cells)} |"
 
 
+def tests(methods: Mapping[str, Seeds], number: Callable[[Mapping[str, Any]], float]) -> dict[str, dict[str, float]]:
+    """Of a number of each run: ours against each other method, paired over seeds."""
+    ours, others = methods[OURS], {name: runs for name, runs in methods.items() if name != OURS}
+    return {
+        name: paired(*([number(side[seed]) for seed in ours] for side in (ours, runs))) for name, runs in others.items()
+    }
+
+
 def _tests(methods: Mapping[str, Seeds]) -> Iterator[str]:
-    ours = methods[OURS]
-    for name, runs in methods.items():
-        if name == OURS:
-            continue
-        cells = []
-        for number in (common, own):
-            test = paired(*([number(side[seed]) for seed in ours] for side in (ours, runs)))
-            cells += [f"{100 * test['difference']:+.1f} ± {100 * test['half_95']:.1f}", f"{test['p']:.3f}"]
+    found = [tests(methods, number) for number in (common, own)]
+    for name in found[0]:
+        cells = [
+            cell
+            for test in (kind[name] for kind in found)
+            for cell in (f"{100 * test['difference']:+.1f} ± {100 * test['half_95']:.1f}", f"{test['p']:.3f}")
+        ]
         yield f"| {name} | {' | '.join(cells)} |"
+
+
+def shown(methods: Mapping[str, Seeds]) -> str:
+    """What the tests show, in words."""
+    told = []
+    for where, number in (("on the common test set", common), ("on clients' own samples", own)):
+        verdicts: dict[str, list[str]] = {"above": [], "below": [], "not told apart from": []}
+        for name, test in tests(methods, number).items():
+            sure = test["p"] < LEVEL
+            verdicts[("above" if test["difference"] > 0 else "below") if sure else "not told apart from"].append(name)
+        words = [f"{verdict} {', '.join(names)}" for verdict, names in verdicts.items() if names]
+        told.append(f"{where} {'; '.join(words)}")
+    return ". ".join([told[0], told[1][0].upper() + told[1][1:]])
 
 
 def with_tables(page: str, found: Mapping[str, Any]) -> str:

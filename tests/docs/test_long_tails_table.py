@@ -42,15 +42,25 @@ def test_cells_and_tests_by_hand(script: Any) -> None:
     """Chosen modes: FedAvg 30 and 38, so 34 ± sqrt(32) = 5.7; differences 10 and 8: 9 ± t(.975, 1) = 12.706 times
     sqrt(2) / sqrt(2), so 12.7; the t-test of 9 / 1 with one degree of freedom has p = 2 / pi arctan(1 / 9) = .070."""
     told = script.tables(FOUND)
+    words = " ".join(told.split())
     assert (
-        "FedAvg 31.0 ± 1.4 %, all rows at one place with balanced softmax 62.0 ± 2.8 %: 31.0 points, 11 times" in told
+        "FedAvg 31.0 ± 1.4 %, all rows at one place with balanced softmax 62.0 ± 2.8 %: 31.0 points, 11 times" in words
     )
     assert "| FedAvg, **chosen on validation** (global or adjusted) | 34.0 ± 5.7 | 34.0 ± 5.7 |" in told
     assert "| FedLoGe, balanced, universal | 43.0 ± 4.2 |" in told
     assert "| FedLoGe, balanced, deployed | 70.0 ± 14.1 | 80.0 ± 14.1 | 60.0 ± 14.1 |" in told
     assert "| FedAvg | +9.0 ± 12.7 | 0.070 | +20.0 ± 127.1 | 0.295 |" in told
+    assert "at p < .05: on the common test set not told apart from FedAvg. On clients' own samples not told" in words
     page = f"before\n{script.BEGIN}\nold\n{script.END}\nafter\n"
     assert script.with_tables(page, FOUND) == f"before\n{script.BEGIN}\n\n{told}\n\n{script.END}\nafter\n"
+
+
+def test_what_is_shown_follows_from_the_tests(script: Any) -> None:
+    """Differences .10 and .101 of two seeds: 100.5 times their standard error, p = .003; of own samples -.10, -.101."""
+    lower = {"0": run("global", 0.30, 0.7), "1": run("global", 0.309, 0.911)}
+    ours = {"0": run("universal", 0.40, 0.6), "1": run("universal", 0.41, 0.81)}
+    told = script.shown({"FedAvg": lower, "FedLoGe, balanced": ours})
+    assert told == "on the common test set above FedAvg. On clients' own samples below FedAvg"
 
 
 def test_without_headroom_there_is_no_table(script: Any) -> None:
