@@ -9,6 +9,9 @@ Everything is read from the source (``ast``), but for the complexity, which rado
 - Annotations are those of parameters, of what functions return, and of fields; an ``Any`` is each mention of the word
   in one of them, so ``dict[str, Any]`` is one annotation and one ``Any``.
 - The depth of inheritance counts own classes with methods of their own: 1 stands on none, 2 on one that stands on none.
+  ``OnBase`` has none of the logic of a method: it makes a method around another and hands questions on to that. It is
+  left out; the depth with it stands beside.
+- A module behind a door has names that the ``__init__`` of its own package hands on: whoever uses them comes that way.
 - Blocks are radon's: functions, methods and classes; C begins at 11 ways through a block.
 """
 
@@ -27,6 +30,7 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FORWARDS = "fedquilt.methods.on_base:OnBase"
 
 
 class House:
@@ -61,11 +65,12 @@ class House:
         start = parts[:keep] if node.level else []
         return ".".join([*start, *([node.module] if node.module else [])])
 
-    def importers(self) -> Counter[str]:
-        """How many modules import each module."""
-        found = Counter(dict.fromkeys(self.trees, 0))
+    def importers(self) -> dict[str, list[str]]:
+        """The modules that import each module."""
+        found: dict[str, list[str]] = {name: [] for name in self.trees}
         for name, words in self.imported.items():
-            found.update({target.split(":")[0] for target in words.values()} - {name})
+            for target in {target.split(":")[0] for target in words.values()} - {name}:
+                found[target].append(name)
         return found
 
     @cached_property
@@ -109,10 +114,10 @@ class House:
             target = onward
         return target
 
-    def depth(self, key: str) -> int:
-        """How many own classes with methods are stacked in a class."""
-        has_methods = any(isinstance(node, FUNCTIONS) for node in self.classes[key].body)
-        return has_methods + max((self.depth(base) for base in self.bases(key)), default=0)
+    def depth(self, key: str, without: str = "") -> int:
+        """How many own classes with methods are stacked in a class; one may be left out."""
+        counts = key != without and any(isinstance(node, FUNCTIONS) for node in self.classes[key].body)
+        return counts + max((self.depth(base, without) for base in self.bases(key)), default=0)
 
 
 def module_of(path: Path) -> str:
@@ -141,7 +146,9 @@ def measured(house: House) -> Iterator[tuple[str, object, str]]:
     folder, files = Counter(path.parent for path in house.paths.values()).most_common(1)[0]
     yield "files in the largest flat folder", files, str(folder.relative_to(house.top))
     yield "modules", len(house.paths), ""
-    yield "modules with exactly one importer", list(house.importers().values()).count(1), ""
+    alone = {name: by[0] for name, by in house.importers().items() if len(by) == 1}
+    doors = sum(name.rpartition(".")[0] == by for name, by in alone.items())
+    yield "modules with exactly one importer", len(alone), f"{doors} of them behind the door of their package"
     yield (
         "source lines",
         sum(len(text.splitlines()) for text in house.text.values()),
@@ -155,8 +162,9 @@ def measured(house: House) -> Iterator[tuple[str, object, str]]:
     twice = sorted(name for name, count in names.items() if count > 1)
     yield "class names defined more than once", len(twice), ", ".join(twice)
     yield "% of blocks of complexity C or worse", *complexity(house)
-    deepest = max(house.classes, key=house.depth)
-    yield "depth of inheritance", house.depth(deepest), deepest
+    deepest = max(house.classes, key=lambda key: house.depth(key, FORWARDS))
+    with_it = max(map(house.depth, house.classes))
+    yield "depth of inheritance", house.depth(deepest, FORWARDS), f"{deepest}; {with_it} with OnBase"
     methods = getattr(importlib.import_module("fedquilt.methods"), "__all__", [])
     yield "names of `from fedquilt.methods import`", len(methods), ""
 

@@ -18,13 +18,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 
+from fedquilt.analysis.afterwards import config_in
 from fedquilt.analysis.tails import evaluate
+from fedquilt.config.shown import shown
+from fedquilt.results.statistics.intervals import interval
 from fedquilt.storage.finished import result_of
-from fedquilt.studies.compare import paired
 
 Scores = dict[str, dict[int, dict[str, Any]]]  # method -> seed -> scores
-COMMON = ("universal", "global", "realigned")
+COMMON = ("universal", "global", "realigned", "universal_adjusted", "adjusted")
 LOCAL = ("deployed", "global", "realigned", "own", "readme", "code", "sum")
 
 
@@ -36,12 +39,19 @@ def scores_in(folders: Sequence[Path]) -> Scores:
         if result is None:
             continue
         if not kept.exists():
-            scored = evaluate(folder)
-            kept.write_text(json.dumps({**scored, "valid": result["last"].get("valid_accuracy")}))
+            told = {"valid": result["last"].get("valid_accuracy"), "display": shown(config_in(folder).method)}
+            kept.write_text(json.dumps({**evaluate(folder), **told}))
         row = json.loads(kept.read_text())
         label = folder.name.split("-seed")[0] if "-seed" in folder.name else folder.name.rsplit("-", 1)[0]
         found.setdefault(label, {})[row["seed"]] = row
     return found
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """The mean difference of pairs, half of its 95 % interval, and p of the paired t-test."""
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    found = interval(differences)
+    return {"difference": found.mean, "half_95": found.half, "p": float(stats.ttest_rel(ours, theirs).pvalue)}
 
 
 def value(row: Mapping[str, Any], path: Sequence[str]) -> float:

@@ -64,20 +64,21 @@ def _score(best: Mapping[str, Any]) -> float:
 
 def table(found: Mapping[str, Any]) -> str:
     """The table and the lines below it, as Markdown."""
-    lines = ["| problem | system | it reaches | FedAvg | alone | what the test says |", "|---|---|---|---|---|---|"]
+    lines = ["| problem | method | accuracy | FedAvg | local training | significance |", "|---|---|---|---|---|---|"]
     for scene in found["scenes"]:
         values = {row["method"]: _span(row["value"], row["half_95"]) for row in scene["values"]}
         ours = f"[{scene['system']}](docs/methods/{CARDS[scene['system']]}.md)"
-        others = (values.get(name, "") for name in ("FedAvg", "training alone"))
+        others = (values.get(name, "") for name in ("FedAvg", "local training"))
         lines.append(
             "| " + " | ".join([scene["title"], ours, values[scene["system"]], *others, scene["verdict"]]) + " |"
         )
     made = found["environment"]
     below = (
-        "Accuracy in %, ± 95 % over three seeds; of rare classes that of the global model, where clients alone have "
-        "none; of tasks that of a linear probe. [The demo](docs/demo.md) says what was tested, and where systems gain "
-        f"nothing. Made with torch {made['torch']} on {made['cpu']} ({made['cpu_capability']} kernels): other kinds of "
-        "CPU change the last digits of sums, and so some of these."
+        "Accuracy in %, ± 95 % over three seeds: mean over clients, except for rare classes (the global model on a "
+        "common test set, so local training has no entry) and new tasks (a linear probe of the features). [The "
+        "demo](docs/demo.md) explains the tests, and where these methods gain nothing. Made with torch "
+        f"{made['torch']} on {made['cpu']} ({made['cpu_capability']} kernels); other types of CPU round differently, "
+        "which changes some digits."
     )
     return "\n".join([*lines, "", *textwrap.wrap(below, 120, break_on_hyphens=False)])
 

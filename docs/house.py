@@ -25,6 +25,7 @@ ABOUT = {
     "engines": "where work is done: local, workers, lanes, Flower",
     "rounds": "a round: the server's half, and the client's",
     "methods": "what is learned, one file each",
+    "tasks": "what targets are, and by what models are judged",
     "pieces": "choices",
     "data": "federations",
     "models": "networks",
@@ -49,7 +50,7 @@ COLOURS = {
         "analysis",
     ),
     "#dff0dc": ("runs", "results", "storage", "config", "engines", "rounds"),
-    "#fbe8c8": ("methods", "pieces", "data", "models", "metrics"),
+    "#fbe8c8": ("methods", "tasks", "pieces", "data", "models", "metrics"),
     "#eee2f3": ("core", "records", "kernels", "own_code"),
 }
 HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {high}" role="img"

@@ -45,3 +45,12 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
     """The scheduler of every parallel run."""
     return _ByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _metrics_of_classes() -> Iterator[None]:
+    """The metrics of a test's task are those of no other test."""
+    yield
+    table = sys.modules.get("fedquilt.metrics.table")
+    if table is not None:
+        table.use_task(None)

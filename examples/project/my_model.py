@@ -1,10 +1,10 @@
-"""Networks of your own: any torch.nn.Module. The recipe names one, and gives its options: [model] of recipe.toml."""
+"""Your own networks: any torch.nn.Module. [model] in recipe.toml selects one and sets its options."""
 
 from torch import Tensor, nn
 
 
 class MyCNN(nn.Module):
-    """For images. The data give ``shape`` (channels, height, width) and ``classes``; ``width`` is an option."""
+    """For images. ``shape`` (channels, height, width) and ``classes`` come from the data; ``width`` is an option."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 16) -> None:
         super().__init__()
@@ -12,15 +12,15 @@ class MyCNN(nn.Module):
         self.features = nn.Sequential(
             nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
         )
-        self.head = nn.Linear(width * (height // 2) * (breadth // 2), classes)  # personalised methods keep it local
+        self.head = nn.Linear(width * (height // 2) * (breadth // 2), classes)  # private in personalised methods
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
+        """Class scores (logits)."""
         return self.head(self.features(x))
 
 
 class MyMLP(nn.Module):
-    """For tables. The data give ``features``, the number of columns, and ``classes``; ``width`` is an option."""
+    """For tables. ``features`` (number of columns) and ``classes`` come from the data; ``width`` is an option."""
 
     def __init__(self, features: int, classes: int, width: int = 32) -> None:
         super().__init__()
@@ -28,5 +28,5 @@ class MyMLP(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
+        """Class scores (logits)."""
         return self.head(self.features(x))

@@ -6,6 +6,7 @@ Names are imported when they are first used, so ``import fedquilt`` is quick.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.moved import install, moved
@@ -138,12 +139,15 @@ __all__ = [
 
 install()
 
+_ROOMS = frozenset(room.name for room in pkgutil.iter_modules(__path__))  # one of them, report, can be called
+
 
 def __getattr__(name: str) -> Any:
-    if name == "report":  # a module, which can be called
-        return importlib.import_module("fedquilt.report")
+    if name in _ROOMS:
+        return importlib.import_module(f"fedquilt.{name}")
     if name not in _MODULE:
-        return moved(f"fedquilt:{name}")
+        methods = importlib.import_module("fedquilt.methods")  # of which only some are listed here
+        return getattr(methods, name) if name in methods.__all__ else moved(f"fedquilt:{name}")
     return getattr(importlib.import_module(f"fedquilt.{_MODULE[name]}"), name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -57,14 +58,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Federated learning with PyTorch for clients whose data differ. To begin: [bold]fedquilt run quick[/bold]",
-    epilog="Every command: [bold]fedquilt COMMAND -h[/bold], with an example. Exit codes: 0 done, 2 wrong input, "
-    "3 a method or a round failed, 4 the run folder cannot be used, 5 worker processes or Flower failed, "
-    "6 a download failed, 130 interrupted, 143 stopped by SIGTERM.",
+    help="Federated learning on heterogeneous clients, in PyTorch. Get started: [bold]fedquilt run quick[/bold]",
+    epilog="[bold]fedquilt COMMAND -h[/bold] shows the options of a command and an example. Exit codes: 0 success, "
+    "2 invalid input, 3 a method or a round failed, 4 the run folder cannot be used, 5 worker processes or Flower "
+    "failed, 6 a download failed, 130 interrupted, 143 stopped by SIGTERM.",
 )
 
+
+def _paragraphs(command: Callable[..., None]) -> str:
+    """The text of a command, each paragraph in one line, which breaks where the terminal ends."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(command.__doc__ or "").split("\n\n"))
+
+
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Most used": (
+    "Common commands": (
         demo,
         projects.new,
         running.run,
@@ -77,26 +84,26 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         federations.serve,
         federations.join,
     ),
-    "More runs": (running.sweep, running.robustness, running.newcomers),
-    "Look at data": (catalogues.datasets, catalogues.partitions, looking.partition),
-    "Look at runs": (looking.clusters, looking.assign, looking.traffic, looking.clock, looking.csv, looking.audit),
+    "More experiments": (running.sweep, running.robustness, running.newcomers),
+    "Inspect data": (catalogues.datasets, catalogues.partitions, looking.partition),
+    "Analyse runs": (looking.clusters, looking.assign, looking.traffic, looking.clock, looking.csv, looking.audit),
     "Models": (catalogues.models, models.predict, models.export_model, models.merge, models.pretrain_mae),
     "Long tails and streams": (models.realign, models.tails, models.continual),
-    "Real federations": (federations.keys, federations.states, federations.export),
-    "This machine, and what there is": (catalogues.codecs, catalogues.doctor, catalogues.bench),
+    "Deployment": (federations.keys, federations.states, federations.export),
+    "Codecs and this machine": (catalogues.codecs, catalogues.doctor, catalogues.bench),
 }
 START = """\
-fedquilt: federated learning with PyTorch for clients whose data differ.
+fedquilt: federated learning on heterogeneous clients, in PyTorch.
 
-  fedquilt demo                    five problems, and what answers them
-  fedquilt run quick               FedAvg on ten clients, a few seconds
-  fedquilt compare stitch/digits   methods side by side, with a report
-  fedquilt new my-project          a folder for a model and a method of your own
-  fedquilt recipes                 the recipes that come with it
-  fedquilt --help                  all commands"""
+  fedquilt demo                    five problems, each with a method that addresses it
+  fedquilt run quick               train FedAvg on ten clients (a few seconds)
+  fedquilt compare stitch/digits   compare methods and write a report
+  fedquilt new my-project          start a project with your own model and method
+  fedquilt recipes                 list the included recipes
+  fedquilt --help                  list all commands"""
 for _panel, _commands in PANELS.items():
     for _command in _commands:
-        app.command(cls=_Command, rich_help_panel=_panel)(_command)
+        app.command(cls=_Command, rich_help_panel=_panel, help=_paragraphs(_command))(_command)
 
 
 def _print_version(asked: bool) -> None:
@@ -108,7 +115,9 @@ def _print_version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Name and version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+    ),
 ) -> None:
     """Options that stand before a command; without one, how to begin."""
     if context.invoked_subcommand is None:
@@ -128,14 +137,16 @@ def _told(as_json: bool) -> Iterator[None]:
         if end.code == 130:  # typer makes this of a KeyboardInterrupt
             _interrupted(as_json)
         if end.code == STOPPED:
-            _say(as_json, "Stopped. What is done is kept; the same command goes on from there.", STOPPED, "Stopped")
+            _say(
+                as_json, "Stopped. Finished work is saved; run the same command again to continue.", STOPPED, "Stopped"
+            )
         raise
     except BrokenPipeError:
         sys.exit(141)
 
 
 def _interrupted(as_json: bool) -> None:
-    _say(as_json, "Interrupted. Snapshots are kept; 'fedquilt resume RUN' goes on.", 130, "Interrupted")
+    _say(as_json, "Interrupted. Snapshots are saved; continue with 'fedquilt resume RUN'.", 130, "Interrupted")
 
 
 def _say(as_json: bool, text: str, code: int, kind: str) -> None:

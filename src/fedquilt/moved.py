@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -35,7 +36,7 @@ runs > .: report terminal watch
 runs > analysis: afterwards assign bench continual continual_plots csv_export doctor heads
 runs > analysis: merging
 runs > analysis: modes newcomers pretrain pretrain_card tails
-runs > config: codecs config data described links models options settings texts training
+runs > config: codecs config data described links options settings texts training
 runs > metrics: evaluation
 runs > results: clusters comparison_plots majority plots statistics tables traffic views
 runs > show: cluster_view show
@@ -53,6 +54,7 @@ _RENAMED = {  # modules that did not
     "data.sources.unpack": "data.sources.places",
     "data.unpack": "data.sources.places",
     "engines.flower.source": "engines.flower.delivery",
+    "audit.analytic": "audit.inversion",
     "audit.quality": "audit.attacks",
     "commands.audit": "commands.looking",
     "compat.practical": "compat.play",
@@ -98,6 +100,7 @@ _RENAMED = {  # modules that did not
     "runs.check": "testing.methods",
     "runs.ending": "runs.outputs",
     "runs.methods": "config.described",
+    "runs.models": "config.described",
     "runs.registry": "registry",
     "runs.served": "runs.evaluator",
     "runs.sweeping": "studies",
@@ -173,69 +176,13 @@ MODULES = {
     **{f"fedquilt.{old}.{leaf}": _new(new, leaf) for old, new, leaves in _homes() for leaf in leaves.split()},
     **{f"fedquilt.{old}": f"fedquilt.{new}" for old, new in _RENAMED.items()},
 }
-NAMES = {  # 'module:name' of 0.1, and what it is now
+_NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.core.exchange:OnBase": "fedquilt.methods.on_base:OnBase",
     "fedquilt.engines.log:Visit": "fedquilt.rounds.log:ClientUpdate",
     "fedquilt.engines.rounds:Visit": "fedquilt.rounds.log:ClientUpdate",
     "fedquilt.data:Entry": "fedquilt.data.sources.catalogue:DatasetEntry",
-    "fedquilt.methods.apfl:apfl": "fedquilt.methods.personalised.apfl:APFL",
-    "fedquilt.methods.cfl:cfl": "fedquilt.methods.clustered.cfl:CFL",
-    "fedquilt.methods.cgpfl:cgpfl": "fedquilt.methods.clustered.cgpfl:CGPFL",
-    "fedquilt.methods.cgpfl:cgpfl_moreau": "fedquilt.methods.clustered.cgpfl:CGPFLMoreau",
-    "fedquilt.methods.creff:creff": "fedquilt.methods.long_tailed.creff:CReFF",
-    "fedquilt.methods.ditto:ditto": "fedquilt.methods.personalised.ditto:Ditto",
-    "fedquilt.methods.fedala:fedala": "fedquilt.methods.personalised.fedala:FedALA",
-    "fedquilt.methods.fedamp:fedamp": "fedquilt.methods.personalised.fedamp:FedAMP",
-    "fedquilt.methods.fedavg_noise:fedavg_noise": "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
-    "fedquilt.methods.fedbabu:fedbabu": "fedquilt.methods.personalised.fedbabu:FedBABU",
-    "fedquilt.methods.fedbn:fedbn": "fedquilt.methods.personalised.fedbn:FedBN",
-    "fedquilt.methods.feddrift:feddrift": "fedquilt.methods.clustered.feddrift:FedDrift",
-    "fedquilt.methods.feddyn:feddyn": "fedquilt.methods.averaging.feddyn:FedDyn",
-    "fedquilt.methods.fedetf:fedetf": "fedquilt.methods.long_tailed.fedetf:FedETF",
-    "fedquilt.methods.fedgroup:fedgroup": "fedquilt.methods.clustered.fedgroup:FedGroup",
-    "fedquilt.methods.fedgroup:fedgroup_params": "fedquilt.methods.clustered.fedgroup:FedGroupParams",
-    "fedquilt.methods.fedloge:fedloge": "fedquilt.methods.long_tailed.fedloge:FedLoGe",
-    "fedquilt.methods.fednova:fednova": "fedquilt.methods.averaging.fednova:FedNova",
-    "fedquilt.methods.fedopt:fedadagrad": "fedquilt.methods.averaging.fedopt:FedAdagrad",
-    "fedquilt.methods.fedopt:fedadam": "fedquilt.methods.averaging.fedopt:FedAdam",
-    "fedquilt.methods.fedopt:fedavgm": "fedquilt.methods.averaging.fedopt:FedAvgM",
-    "fedquilt.methods.fedopt:fedyogi": "fedquilt.methods.averaging.fedopt:FedYogi",
-    "fedquilt.methods.fedper:fedper": "fedquilt.methods.personalised.fedper:FedPer",
     "fedquilt.methods.fedper_finetune:HeadTuning": "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
-    "fedquilt.methods.fedper_finetune:fedper_finetune": "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
-    "fedquilt.methods.fedper_grouped:fedper_grouped": "fedquilt.methods.clustered.fedper_grouped:FedPerGrouped",
-    "fedquilt.methods.fedproto:fedproto": "fedquilt.methods.personalised.fedproto:FedProto",
-    "fedquilt.methods.fedprox:fedprox": "fedquilt.methods.averaging.fedprox:FedProx",
-    "fedquilt.methods.fedrep:fedrep": "fedquilt.methods.personalised.fedrep:FedRep",
-    "fedquilt.methods.fedrod:fedrod": "fedquilt.methods.personalised.fedrod:FedRoD",
-    "fedquilt.methods.fedrod_hyper:fedrod_hyper": "fedquilt.methods.personalised.fedrod:FedRoDHyper",
-    "fedquilt.methods.fedsoft:fedsoft": "fedquilt.methods.clustered.fedsoft:FedSoft",
-    "fedquilt.methods.fesem:fesem": "fedquilt.methods.clustered.fesem:FeSEM",
-    "fedquilt.methods.finetune:fedavg_finetune": "fedquilt.methods.personalised.finetune:FedAvgFineTune",
-    "fedquilt.methods.flhc:flhc": "fedquilt.methods.clustered.flhc:FLHC",
     "fedquilt.methods.hcfl:fading": "fedquilt.methods.clustered.hcfl:fading",
-    "fedquilt.methods.hcfl:hcfl": "fedquilt.methods.clustered.hcfl:HCFL",
-    "fedquilt.methods.hgls_recipe:hgls": "fedquilt.methods.personalised.hgls:HGLS",
-    "fedquilt.methods.ifca:ifca": "fedquilt.methods.clustered.ifca:IFCA",
-    "fedquilt.methods.ifca:ifca_gradient": "fedquilt.methods.clustered.ifca:IFCAGradient",
-    "fedquilt.methods.lcfed:lcfed": "fedquilt.methods.clustered.lcfed:LCFed",
-    "fedquilt.methods.local_only:local_only": "fedquilt.methods.averaging.local_only:LocalOnly",
-    "fedquilt.methods.localize_stitch:localize_stitch": "fedquilt.methods.merging.localize_stitch:LocalizeStitch",
-    "fedquilt.methods.localize_stitch:stitch_once": "fedquilt.methods.merging.localize_stitch:StitchOnce",
-    "fedquilt.methods.long_tail:fedavg_balanced": "fedquilt.methods.long_tailed.losses:FedAvgBalanced",
-    "fedquilt.methods.long_tail:fedlc": "fedquilt.methods.long_tailed.losses:FedLC",
-    "fedquilt.methods.moon:moon": "fedquilt.methods.averaging.moon:Moon",
-    "fedquilt.methods.once:single_model": "fedquilt.methods.averaging.centralised:SingleModel",
-    "fedquilt.methods.pacfl:pacfl": "fedquilt.methods.clustered.pacfl:PACFL",
-    "fedquilt.methods.perfedavg:perfedavg": "fedquilt.methods.personalised.perfedavg:PerFedAvg",
-    "fedquilt.methods.perfedavg:perfedavg_hf": "fedquilt.methods.personalised.perfedavg:PerFedAvgHF",
-    "fedquilt.methods.pfedme:pfedme": "fedquilt.methods.personalised.pfedme:PFedMe",
-    "fedquilt.methods.podfcssv_recipe:fedmae": "fedquilt.methods.self_supervised.podfcssv:FedMAE",
-    "fedquilt.methods.podfcssv_recipe:mae_alone": "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
-    "fedquilt.methods.podfcssv_recipe:mae_pooled": "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
-    "fedquilt.methods.podfcssv_recipe:podfcssv": "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
-    "fedquilt.methods.ratio_loss:ratio_loss": "fedquilt.methods.long_tailed.ratio_loss:RatioLoss",
-    "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.averaging.scaffold:Scaffold",
     "fedquilt.methods.starts:Starting": "fedquilt.methods.clustered.regrouping:Regrouping",
     "fedquilt.models:Counts": "fedquilt.models.counts:ModelSize",
     "fedquilt.models.registry:Entry": "fedquilt.models.registry:ModelEntry",
@@ -251,6 +198,20 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt:fedprox": "fedquilt.methods.averaging.fedprox:FedProx",
     "fedquilt:local_only": "fedquilt.methods.averaging.local_only:LocalOnly",
 }
+
+
+@cache
+def names() -> Mapping[str, str]:
+    """All of them; what was a function called as a method is in recipes is a class."""
+    from fedquilt.registry import METHODS  # only where one is asked for: this module is imported first of all
+
+    classes = {
+        f"{old}:{e.name}": e.where
+        for old, new in MODULES.items()
+        for e in METHODS.values()
+        if e.where.startswith(f"{new}:")
+    }
+    return {**classes, **_NAMES}
 
 
 class Alias(ModuleType):
@@ -283,9 +244,9 @@ class Finder(MetaPathFinder, Loader):
 def moved(name: str) -> Any:
     """What 'module:name' of 0.1 is now; a name that was never there is an AttributeError."""
     module, _, leaf = name.partition(":")
-    if name in NAMES:
-        _warn(f"{leaf} of {module} is {NAMES[name].replace(':', '.')} now")
-        module, _, leaf = NAMES[name].partition(":")
+    if now := (names() if module in MODULES else _NAMES).get(name):
+        _warn(f"{leaf} of {module} is {now.replace(':', '.')} now")
+        module, _, leaf = now.partition(":")
     elif module in MODULES:
         module = MODULES[module]
     else:

@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -55,7 +55,8 @@ class RegistryEntry:
                 value = value[part] if isinstance(value, Mapping) else getattr(value, part)
         except (ImportError, AttributeError, KeyError) as error:
             raise InputError(
-                f"{self.name!r} ({self.about}) cannot be had from {self.where}: {error}. Correct the entry point, or "
+                f"{self.name!r} ({self.about}) cannot be loaded from {self.where}: {error}. Correct the entry "
+                "point, or "
                 "install what is missing."
             ) from error
         return value
@@ -65,492 +66,371 @@ def _table(*entries: RegistryEntry) -> dict[str, RegistryEntry]:
     return {e.name: e for e in entries}
 
 
+def _in(room: str, *entries: RegistryEntry) -> dict[str, RegistryEntry]:
+    """A table of what is in one room: the places of all of them begin so."""
+    return _table(*(replace(e, where=room + e.where) for e in entries))
+
+
 def _models(**about: str) -> dict[str, RegistryEntry]:
-    return _table(
-        *(RegistryEntry(name, f"fedquilt.models.registry:MODELS.{name}", text) for name, text in about.items())
-    )
+    return _in("fedquilt.models.registry:MODELS.", *(RegistryEntry(n, n, text) for n, text in about.items()))
 
 
-METHODS = _table(
+METHODS = _in(
+    "fedquilt.methods.",
+    RegistryEntry("fedavg", "fedavg:FedAvg", "weighted average of local models", "McMahan et al. 2017"),
     RegistryEntry(
-        "fedavg",
-        "fedquilt.methods.fedavg:FedAvg",
-        "average what clients learned, weighted by examples",
-        "McMahan et al. 2017",
-    ),
-    RegistryEntry(
-        "fedprox",
-        "fedquilt.methods.averaging.fedprox:FedProx",
-        "FedAvg with a pull towards the round's starting model",
-        "Li et al. 2020",
+        "fedprox", "averaging.fedprox:FedProx", "FedAvg with a proximal term towards the global model", "Li et al. 2020"
     ),
     RegistryEntry(
         "local_only",
-        "fedquilt.methods.averaging.local_only:LocalOnly",
-        "every client alone; the lower frame",
+        "averaging.local_only:LocalOnly",
+        "local training without communication; lower baseline",
         own_average="nothing is averaged; every client keeps its own model",
         display="Local only",
     ),
     RegistryEntry(
         "centralised",
-        "fedquilt.methods.averaging.centralised:Centralised",
-        "one model on pooled data; the upper frame",
+        "averaging.centralised:Centralised",
+        "one model on pooled data; upper baseline",
         display="Centralized",
     ),
     RegistryEntry(
         "fedavg_noise",
-        "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
-        "FedAvg (unweighted) with noise on the average; a baseline, not private",
+        "averaging.fedavg_noise:FedAvgNoise",
+        "unweighted FedAvg with noise on the average; not differentially private",
         "Localize-and-Stitch baseline",
         display="FedAvg + noise",
     ),
-    RegistryEntry(
-        "fedavgm", "fedquilt.methods.averaging.fedopt:FedAvgM", "FedAvg with momentum at the server", "Hsu et al. 2019"
-    ),
-    RegistryEntry(
-        "fedadam", "fedquilt.methods.averaging.fedopt:FedAdam", "FedAvg with Adam at the server", "Reddi et al. 2021"
-    ),
-    RegistryEntry(
-        "fedadagrad",
-        "fedquilt.methods.averaging.fedopt:FedAdagrad",
-        "FedAvg with Adagrad at the server",
-        "Reddi et al. 2021",
-    ),
-    RegistryEntry(
-        "fedyogi", "fedquilt.methods.averaging.fedopt:FedYogi", "FedAvg with Yogi at the server", "Reddi et al. 2021"
-    ),
+    RegistryEntry("fedavgm", "averaging.fedopt:FedAvgM", "FedAvg with server momentum", "Hsu et al. 2019"),
+    RegistryEntry("fedadam", "averaging.fedopt:FedAdam", "FedAvg with server-side Adam", "Reddi et al. 2021"),
+    RegistryEntry("fedadagrad", "averaging.fedopt:FedAdagrad", "FedAvg with server-side Adagrad", "Reddi et al. 2021"),
+    RegistryEntry("fedyogi", "averaging.fedopt:FedYogi", "FedAvg with server-side Yogi", "Reddi et al. 2021"),
     RegistryEntry(
         "scaffold",
-        "fedquilt.methods.averaging.scaffold:Scaffold",
+        "averaging.scaffold:Scaffold",
         "control variates against client drift; plain SGD only",
         "Karimireddy et al. 2020",
         display="SCAFFOLD",
     ),
     RegistryEntry(
         "fednova",
-        "fedquilt.methods.averaging.fednova:FedNova",
-        "clients that walk further do not count more",
+        "averaging.fednova:FedNova",
+        "normalised averaging for different numbers of local steps",
         "Wang et al. 2020",
         own_average="it averages directions that are normalised by each client's steps",
     ),
-    RegistryEntry("feddyn", "fedquilt.methods.averaging.feddyn:FedDyn", "dynamic regularisation", "Acar et al. 2021"),
+    RegistryEntry("feddyn", "averaging.feddyn:FedDyn", "dynamic regularisation", "Acar et al. 2021"),
     RegistryEntry(
-        "moon",
-        "fedquilt.methods.averaging.moon:Moon",
-        "features near the global model's, far from the previous one's",
-        "Li et al. 2021",
-        display="MOON",
+        "moon", "averaging.moon:Moon", "model-contrastive learning of features", "Li et al. 2021", display="MOON"
     ),
     RegistryEntry(
         "fedavg_finetune",
-        "fedquilt.methods.personalised.finetune:FedAvgFineTune",
-        "FedAvg, then each client tunes the global model for itself",
+        "personalised.finetune:FedAvgFineTune",
+        "FedAvg, then fine-tuning on each client",
         display="FedAvg + fine-tuning",
     ),
     RegistryEntry(
         "fedper",
-        "fedquilt.methods.personalised.fedper:FedPer",
-        "every client keeps its own head",
+        "personalised.fedper:FedPer",
+        "shared body, personal head, trained together",
         "Arivazhagan et al. 2019",
     ),
     RegistryEntry(
         "fedper_finetune",
-        "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
-        "FedPer, then each client tunes its head on the new body",
+        "personalised.fedper_finetune:FedPerFineTune",
+        "FedPer, then head tuning on the new body",
         display="FedPer + fine-tuning",
     ),
     RegistryEntry(
         "hgls",
-        "fedquilt.methods.personalised.hgls:HGLS",
-        "own heads that also try the other clients' head gradients",
+        "personalised.hgls:HGLS",
+        "personal heads improved by searching over other clients' head gradients",
         "CEHGLS",
     ),
     RegistryEntry(
         "fedrep",
-        "fedquilt.methods.personalised.fedrep:FedRep",
-        "own heads first, then the common body",
+        "personalised.fedrep:FedRep",
+        "personal head trained first, then the shared body",
         "Collins et al. 2021",
     ),
     RegistryEntry(
-        "fedbabu",
-        "fedquilt.methods.personalised.fedbabu:FedBABU",
-        "a body trained under a fixed head, then tuned",
-        "Oh et al. 2022",
+        "fedbabu", "personalised.fedbabu:FedBABU", "body trained with a fixed head, then fine-tuned", "Oh et al. 2022"
     ),
+    RegistryEntry("fedbn", "personalised.fedbn:FedBN", "personal BatchNorm layers", "Li et al. 2021"),
     RegistryEntry(
-        "fedbn",
-        "fedquilt.methods.personalised.fedbn:FedBN",
-        "every client keeps its own BatchNorm layers",
-        "Li et al. 2021",
+        "ditto", "personalised.ditto:Ditto", "personal models regularised towards the global one", "Li et al. 2021"
     ),
-    RegistryEntry(
-        "ditto",
-        "fedquilt.methods.personalised.ditto:Ditto",
-        "an own model beside the global one, pulled towards it",
-        "Li et al. 2021",
-    ),
-    RegistryEntry(
-        "apfl",
-        "fedquilt.methods.personalised.apfl:APFL",
-        "a learned mixture of the global and an own model",
-        "Deng et al. 2020",
-    ),
+    RegistryEntry("apfl", "personalised.apfl:APFL", "learned mixture of global and personal model", "Deng et al. 2020"),
     RegistryEntry(
         "pfedme",
-        "fedquilt.methods.personalised.pfedme:PFedMe",
-        "own models by Moreau envelopes",
+        "personalised.pfedme:PFedMe",
+        "personal models by Moreau envelopes",
         "Dinh et al. 2020",
         display="pFedMe",
     ),
     RegistryEntry(
         "perfedavg",
-        "fedquilt.methods.personalised.perfedavg:PerFedAvg",
-        "a start from which one step suffices; first order",
+        "personalised.perfedavg:PerFedAvg",
+        "MAML-style initialisation for fine-tuning; first order",
         "Fallah et al. 2020",
         display="Per-FedAvg",
     ),
     RegistryEntry(
         "perfedavg_hf",
-        "fedquilt.methods.personalised.perfedavg:PerFedAvgHF",
-        "the same with second derivatives, Hessian-free",
+        "personalised.perfedavg:PerFedAvgHF",
+        "Per-FedAvg with Hessian-free second-order gradients",
         "Fallah et al. 2020",
         display="Per-FedAvg-HF",
     ),
     RegistryEntry(
-        "fedala",
-        "fedquilt.methods.personalised.fedala:FedALA",
-        "each client learns how much of the global model to take in",
-        "Zhang et al. 2023",
+        "fedala", "personalised.fedala:FedALA", "adaptive local aggregation of the global model", "Zhang et al. 2023"
     ),
     RegistryEntry(
         "fedamp",
-        "fedquilt.methods.personalised.fedamp:FedAMP",
-        "the server mixes models of like clients",
+        "personalised.fedamp:FedAMP",
+        "attentive message passing between similar clients",
         "Huang et al. 2021",
         own_average="every client is sent a mixture of its own, by how like the others' models are",
     ),
     RegistryEntry(
-        "fedproto",
-        "fedquilt.methods.personalised.fedproto:FedProto",
-        "class means of features travel, models do not",
-        "Tan et al. 2022",
+        "fedproto", "personalised.fedproto:FedProto", "exchanges class prototypes instead of models", "Tan et al. 2022"
     ),
-    RegistryEntry(
-        "fedrod",
-        "fedquilt.methods.personalised.fedrod:FedRoD",
-        "a generic head and an own head on top",
-        "Chen and Chao 2022",
-    ),
+    RegistryEntry("fedrod", "personalised.fedrod:FedRoD", "generic head plus personal head", "Chen and Chao 2022"),
     RegistryEntry(
         "fedrod_hyper",
-        "fedquilt.methods.personalised.fedrod:FedRoDHyper",
-        "a generic head and one made from a client's class shares",
+        "personalised.fedrod:FedRoDHyper",
+        "FedRoD with a hypernetwork for the personal head",
         "Chen and Chao 2022",
         display="FedRoD-hyper",
     ),
     RegistryEntry(
         "fedavg_balanced",
-        "fedquilt.methods.long_tailed.losses:FedAvgBalanced",
+        "long_tailed.losses:FedAvgBalanced",
         "FedAvg with balanced softmax",
         "Ren et al. 2020",
         display="FedAvg + balanced softmax",
     ),
     RegistryEntry(
-        "fedlc",
-        "fedquilt.methods.long_tailed.losses:FedLC",
-        "FedAvg with logits calibrated by class counts",
-        "Zhang et al. 2022",
+        "fedlc", "long_tailed.losses:FedLC", "FedAvg with logits calibrated by class counts", "Zhang et al. 2022"
     ),
     RegistryEntry(
-        "fedetf",
-        "fedquilt.methods.long_tailed.fedetf:FedETF",
-        "features for one fixed simplex classifier",
-        "Li et al. 2023",
+        "fedetf", "long_tailed.fedetf:FedETF", "features for a fixed simplex ETF classifier", "Li et al. 2023"
     ),
     RegistryEntry(
         "fedloge",
-        "fedquilt.methods.long_tailed.fedloge:FedLoGe",
-        "features for a fixed sparse frame; global and local heads, realigned",
+        "long_tailed.fedloge:FedLoGe",
+        "features for a fixed sparse frame; realigned global and local heads",
         "Xiao et al. 2024",
     ),
     RegistryEntry(
-        "creff",
-        "fedquilt.methods.long_tailed.creff:CReFF",
-        "the classifier trained anew on features learned from gradients",
-        "Shang et al. 2022",
+        "creff", "long_tailed.creff:CReFF", "classifier retraining on federated features", "Shang et al. 2022"
     ),
     RegistryEntry(
         "ratio_loss",
-        "fedquilt.methods.long_tailed.ratio_loss:RatioLoss",
-        "classes that the model neglects weigh more",
+        "long_tailed.ratio_loss:RatioLoss",
+        "reweights classes that the model neglects",
         "Wang et al. 2021",
         display="Ratio Loss",
     ),
     RegistryEntry(
         "flhc",
-        "fedquilt.methods.clustered.flhc:FLHC",
-        "clusters by updates after a warm-up, then FedAvg in each",
+        "clustered.flhc:FLHC",
+        "hierarchical clustering of updates after warm-up, then FedAvg per cluster",
         "Briggs et al. 2020",
         display="FL+HC",
     ),
     RegistryEntry(
-        "hcfl",
-        "fedquilt.methods.clustered.hcfl:HCFL",
-        "discovered clusters with a fading common embedding",
-        "CFLA 1.0.0",
+        "hcfl", "clustered.hcfl:HCFL", "discovered clusters that share an embedding, with decaying weight", "CFLA 1.0.0"
     ),
     RegistryEntry(
         "fedgroup",
-        "fedquilt.methods.clustered.fedgroup:FedGroup",
-        "groups by decomposed cosines of updates, with cold start",
+        "clustered.fedgroup:FedGroup",
+        "clusters by decomposed cosine similarity of updates, with cold start",
         "Duan et al. 2021",
     ),
     RegistryEntry(
         "fedgroup_params",
-        "fedquilt.methods.clustered.fedgroup:FedGroupParams",
+        "clustered.fedgroup:FedGroupParams",
         "clusters by weights instead of updates; only to reproduce a comparison",
         "CFLA 1.0.0",
         display="FedGroup on parameters",
     ),
     RegistryEntry(
-        "cfl",
-        "fedquilt.methods.clustered.cfl:CFL",
-        "a cluster at rest whose clients pull apart is split in two",
-        "Sattler et al. 2019",
+        "cfl", "clustered.cfl:CFL", "recursive bipartition of clusters whose clients disagree", "Sattler et al. 2019"
     ),
     RegistryEntry(
-        "pacfl",
-        "fedquilt.methods.clustered.pacfl:PACFL",
-        "clusters by principal angles between the clients' data",
-        "Vahidian et al. 2023",
+        "pacfl", "clustered.pacfl:PACFL", "clusters by principal angles between clients' data", "Vahidian et al. 2023"
     ),
     RegistryEntry(
         "fedper_grouped",
-        "fedquilt.methods.clustered.fedper_grouped:FedPerGrouped",
-        "own heads, and a body for each discovered cluster",
+        "clustered.fedper_grouped:FedPerGrouped",
+        "personal heads, one body per discovered cluster",
         display="FedPer + clusters",
     ),
     RegistryEntry(
-        "ifca",
-        "fedquilt.methods.clustered.ifca:IFCA",
-        "several models; each client trains the one that fits it best",
-        "Ghosh et al. 2020",
+        "ifca", "clustered.ifca:IFCA", "K models; each client trains the one with the lowest loss", "Ghosh et al. 2020"
     ),
     RegistryEntry(
         "ifca_gradient",
-        "fedquilt.methods.clustered.ifca:IFCAGradient",
-        "the same with one full gradient a round",
+        "clustered.ifca:IFCAGradient",
+        "IFCA with one full-batch gradient per round",
         "Ghosh et al. 2020",
         display="IFCA on gradients",
     ),
-    RegistryEntry(
-        "fesem",
-        "fedquilt.methods.clustered.fesem:FeSEM",
-        "several models; each client belongs to the nearest",
-        "Long et al. 2022",
-    ),
-    RegistryEntry(
-        "cgpfl",
-        "fedquilt.methods.clustered.cgpfl:CGPFL",
-        "several models that pull; each client belongs to the nearest",
-        "Tang et al. 2022",
-    ),
+    RegistryEntry("fesem", "clustered.fesem:FeSEM", "K models; each client belongs to the nearest", "Long et al. 2022"),
+    RegistryEntry("cgpfl", "clustered.cgpfl:CGPFL", "K models that regularise personal models", "Tang et al. 2022"),
     RegistryEntry(
         "cgpfl_moreau",
-        "fedquilt.methods.clustered.cgpfl:CGPFLMoreau",
-        "the same with an inner problem, as in pFedMe",
+        "clustered.cgpfl:CGPFLMoreau",
+        "CGPFL with an inner problem, as in pFedMe",
         "Tang et al. 2022",
         display="CGPFL-Moreau",
     ),
     RegistryEntry(
-        "lcfed",
-        "fedquilt.methods.clustered.lcfed:LCFed",
-        "models and an embedding that pull; nearest by few directions",
-        "Zhang et al. 2025",
+        "lcfed", "clustered.lcfed:LCFed", "K models and a shared embedding as regularisers", "Zhang et al. 2025"
     ),
     RegistryEntry(
         "fedsoft",
-        "fedquilt.methods.clustered.fedsoft:FedSoft",
-        "clients belong to several clusters, by shares of their rows",
+        "clustered.fedsoft:FedSoft",
+        "soft clustering: clients mix several clusters",
         "Ruan and Joe-Wong 2022",
         own_average="every client counts in every cluster, by its share of rows there",
     ),
     RegistryEntry(
         "localize_stitch",
-        "fedquilt.methods.merging.localize_stitch:LocalizeStitch",
-        "only each client's largest changes, each averaged over those who made it",
+        "merging.localize_stitch:LocalizeStitch",
+        "sends only each client's largest changes, averaged over the clients that made them",
         "He et al. 2025",
         own_average="how changes are stitched is the method; its option conflicts chooses",
         display="Localize-and-Stitch",
     ),
     RegistryEntry(
         "stitch_once",
-        "fedquilt.methods.merging.localize_stitch:StitchOnce",
-        "Localize-and-Stitch as first published: one round, without data",
+        "merging.localize_stitch:StitchOnce",
+        "Localize-and-Stitch as first published: a single round",
         "He et al. 2025",
         own_average="how changes are stitched is the method; its option conflicts chooses",
         display="Localize-and-Stitch once",
     ),
     RegistryEntry(
         "single_model",
-        "fedquilt.methods.averaging.centralised:SingleModel",
-        "one model on pooled data, trained in the first round only; the upper frame of merging",
+        "averaging.centralised:SingleModel",
+        "one model on pooled data, first round only; upper baseline for merging",
         display="Single model",
     ),
     RegistryEntry(
         "podfcssv",
-        "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
-        "adapters of a frozen masked autoencoder, and a bank of prototypes against forgetting",
+        "self_supervised.podfcssv:PODFCSSV",
+        "adapters of a frozen masked autoencoder, with a prototype bank against forgetting",
         "PODFCSSV 0.1.0",
         own_average="its option weighting says how clients count, and its bank of prototypes has rules of its own",
     ),
     RegistryEntry(
         "fedmae",
-        "fedquilt.methods.self_supervised.podfcssv:FedMAE",
-        "those adapters averaged, without prototypes",
+        "self_supervised.podfcssv:FedMAE",
+        "the same adapters, averaged, without prototypes",
         own_average="its option weighting says how clients count",
     ),
     RegistryEntry(
         "mae_alone",
-        "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
-        "those adapters, every client alone",
+        "self_supervised.podfcssv:MAEAlone",
+        "the same adapters, trained locally",
         own_average="nothing is averaged; every client keeps its own adapters",
         display="Local MAE",
     ),
     RegistryEntry(
         "mae_pooled",
-        "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
-        "those adapters, on pooled rows; a frame",
+        "self_supervised.podfcssv:MAEPooled",
+        "the same adapters, on pooled samples; upper baseline",
         own_average="nothing is averaged; all rows are in one place",
         display="Centralized MAE",
     ),
     RegistryEntry(
         "feddrift",
-        "fedquilt.methods.clustered.feddrift:FedDrift",
-        "clusters open when data drift, and merge when alike",
+        "clustered.feddrift:FedDrift",
+        "opens and merges clusters as data drift",
         "Jothimurugesan et al. 2023",
     ),
 )
-OPTIMIZERS = _table(
-    RegistryEntry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
-    RegistryEntry("adam", "fedquilt.pieces.optimizers:Adam", "Adam", "Kingma and Ba 2015"),
-    RegistryEntry(
-        "adamw", "fedquilt.pieces.optimizers:AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"
-    ),
+OPTIMIZERS = _in(
+    "fedquilt.pieces.optimizers:",
+    RegistryEntry("sgd", "SGD", "stochastic gradient descent"),
+    RegistryEntry("adam", "Adam", "Adam", "Kingma and Ba 2015"),
+    RegistryEntry("adamw", "AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"),
 )
-SCHEDULES = _table(
-    RegistryEntry("exponential", "fedquilt.pieces.schedules:exponential", "gamma ** round"),
-    RegistryEntry("step_down", "fedquilt.pieces.schedules:step_down", "times factor at each milestone"),
-    RegistryEntry("cosine", "fedquilt.pieces.schedules:cosine", "half a cosine down to a floor"),
-    RegistryEntry("warm_up", "fedquilt.pieces.schedules:warm_up", "linear over the first rounds"),
+SCHEDULES = _in(
+    "fedquilt.pieces.schedules:",
+    RegistryEntry("exponential", "exponential", "gamma ** round"),
+    RegistryEntry("step_down", "step_down", "times factor at each milestone"),
+    RegistryEntry("cosine", "cosine", "half a cosine down to a floor"),
+    RegistryEntry("warm_up", "warm_up", "linear over the first rounds"),
 )
-PARTITIONS = _table(
-    RegistryEntry("iid", "fedquilt.data.partitions.labels:IID", "every client a random equal share"),
-    RegistryEntry("dirichlet", "fedquilt.data.partitions.labels:Dirichlet", "per class, shares drawn from a Dirichlet"),
+PARTITIONS = _in(
+    "fedquilt.data.partitions.",
+    RegistryEntry("iid", "labels:IID", "equal random fractions"),
+    RegistryEntry("dirichlet", "labels:Dirichlet", "per class, client fractions from a Dirichlet"),
     RegistryEntry(
         "dirichlet_per_client",
-        "fedquilt.data.partitions.labels:DirichletPerClient",
-        "per client, a mixture of classes drawn from a Dirichlet; sizes stay close",
+        "labels:DirichletPerClient",
+        "per client, a class mixture from a Dirichlet; similar sizes",
     ),
+    RegistryEntry("class_groups", "class_groups:ClassGroups", "groups of clients with the same classes"),
+    RegistryEntry("pathological", "class_groups:Pathological", "a few classes per client"),
+    RegistryEntry("shards", "labels:Shards", "label-sorted shards"),
+    RegistryEntry("log_normal", "quantity:LogNormal", "sizes log-normal, labels even"),
+    RegistryEntry("power_law", "quantity:PowerLaw", "sizes by a power law, labels even"),
+    RegistryEntry("dirichlet_sizes", "quantity:DirichletSizes", "sizes drawn from a Dirichlet, labels even"),
     RegistryEntry(
-        "class_groups",
-        "fedquilt.data.partitions.class_groups:ClassGroups",
-        "groups of clients that share groups of classes",
+        "own_tails", "long_tail:own_tails", "equal fractions, each subsampled to its own long tail", "Xiao et al. 2024"
     ),
-    RegistryEntry("pathological", "fedquilt.data.partitions.class_groups:Pathological", "a few classes per client"),
-    RegistryEntry("shards", "fedquilt.data.partitions.labels:Shards", "label-sorted shards dealt out"),
-    RegistryEntry("log_normal", "fedquilt.data.partitions.quantity:LogNormal", "sizes log-normal, labels even"),
-    RegistryEntry("power_law", "fedquilt.data.partitions.quantity:PowerLaw", "sizes by a power law, labels even"),
-    RegistryEntry(
-        "dirichlet_sizes",
-        "fedquilt.data.partitions.quantity:DirichletSizes",
-        "sizes drawn from a Dirichlet, labels even",
-    ),
-    RegistryEntry(
-        "own_tails",
-        "fedquilt.data.partitions.long_tail:own_tails",
-        "an equal share, thinned to a long tail of one's own",
-        "Xiao et al. 2024",
-    ),
-    RegistryEntry(
-        "dirichlet_choice",
-        "fedquilt.data.partitions.legacy:DirichletChoice",
-        "the split of FedLoGe's code, count for count",
-    ),
-    RegistryEntry(
-        "dirichlet_cuts",
-        "fedquilt.data.partitions.legacy:DirichletCuts",
-        "the split of Localize-and-Stitch, as described",
-    ),
+    RegistryEntry("dirichlet_choice", "legacy:DirichletChoice", "the split of FedLoGe's code, count for count"),
+    RegistryEntry("dirichlet_cuts", "legacy:DirichletCuts", "the split of Localize-and-Stitch, as described"),
     RegistryEntry(
         "truncated_per_client",
-        "fedquilt.data.partitions.legacy:TruncatedPerClient",
+        "legacy:TruncatedPerClient",
         "the split of clustered studies' code, remainders to the last client",
     ),
 )
-LONG_TAILS = _table(
-    RegistryEntry(
-        "exponential",
-        "fedquilt.data.partitions.long_tail:ExponentialTail",
-        "sizes fall exponentially",
-        "Cui et al. 2019",
-    ),
-    RegistryEntry("step", "fedquilt.data.partitions.long_tail:StepTail", "half the classes are rare"),
+LONG_TAILS = _in(
+    "fedquilt.data.partitions.long_tail:",
+    RegistryEntry("exponential", "ExponentialTail", "sizes fall exponentially", "Cui et al. 2019"),
+    RegistryEntry("step", "StepTail", "half the classes are rare"),
 )
-SHIFTS = _table(
-    RegistryEntry(
-        "rotation",
-        "fedquilt.data.partitions.shift:Rotation",
-        "images turned by angles dealt to clients",
-        "Ghosh et al. 2020",
-    ),
-    RegistryEntry(
-        "noise", "fedquilt.data.partitions.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"
-    ),
-    RegistryEntry("light", "fedquilt.data.partitions.shift:Light", "brightness and contrast dealt to clients"),
-    RegistryEntry("colour", "fedquilt.data.partitions.shift:Colour", "colour casts dealt to clients"),
-    RegistryEntry(
-        "label_permutation",
-        "fedquilt.data.partitions.shift:LabelPermutation",
-        "groups that permute labels",
-        "Sattler et al. 2020",
-    ),
+SHIFTS = _in(
+    "fedquilt.data.partitions.shift:",
+    RegistryEntry("rotation", "Rotation", "images rotated by a client-specific angle", "Ghosh et al. 2020"),
+    RegistryEntry("noise", "Noise", "noise of a level dealt to clients", "Li et al. 2022"),
+    RegistryEntry("light", "Light", "client-specific brightness and contrast"),
+    RegistryEntry("colour", "Colour", "client-specific colour cast"),
+    RegistryEntry("label_permutation", "LabelPermutation", "groups that permute labels", "Sattler et al. 2020"),
 )
-TRANSFORMS = _table(
-    RegistryEntry("resize", "fedquilt.data.transforms:Resize", "square images of another size, bilinear"),
-    RegistryEntry("grey_to_rgb", "fedquilt.data.transforms:GreyToRGB", "one channel three times"),
-    RegistryEntry(
-        "normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training samples"
-    ),
-    RegistryEntry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad, and cut at a random place"),
-    RegistryEntry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),
+TRANSFORMS = _in(
+    "fedquilt.data.transforms:",
+    RegistryEntry("resize", "Resize", "square images of another size, bilinear"),
+    RegistryEntry("grey_to_rgb", "GreyToRGB", "one channel three times"),
+    RegistryEntry("normalise", "Normalise", "(x - mean) / std, by default those of the training samples"),
+    RegistryEntry("random_crop", "RandomCrop", "in training: pad and crop at random"),
+    RegistryEntry("random_flip", "RandomFlip", "in training: mirror at random"),
 )
-STREAMS = _table(
-    RegistryEntry("by_class", "fedquilt.data.streams.kinds:ByClass", "groups of classes, one after the other"),
-    RegistryEntry("datasets", "fedquilt.data.streams.kinds:Datasets", "data sets, one after the other"),
-    RegistryEntry(
-        "client_datasets", "fedquilt.data.streams.kinds:ClientDatasets", "each client its own list of data sets"
-    ),
-    RegistryEntry("drift", "fedquilt.data.streams.kinds:Drift", "a shift that happens at a round"),
+STREAMS = _in(
+    "fedquilt.data.streams.kinds:",
+    RegistryEntry("by_class", "ByClass", "groups of classes, one after the other"),
+    RegistryEntry("datasets", "Datasets", "data sets, one after the other"),
+    RegistryEntry("client_datasets", "ClientDatasets", "each client its own list of data sets"),
+    RegistryEntry("drift", "Drift", "a shift that happens at a round"),
 )
-AGGREGATORS = _table(
-    RegistryEntry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples", ready=True),
-    RegistryEntry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same", ready=True),
+AGGREGATORS = _in(
+    "fedquilt.pieces.",
+    RegistryEntry("mean", "aggregators:mean", "mean weighted by samples", ready=True),
+    RegistryEntry("uniform_mean", "aggregators:uniform_mean", "unweighted mean", ready=True),
     RegistryEntry(
-        "stitch",
-        "fedquilt.pieces.merging.aggregators:stitch",
-        "mean over those who changed a weight much",
-        "He et al. 2025",
+        "stitch", "merging.aggregators:stitch", "mean over those who changed a weight much", "He et al. 2025"
     ),
-    RegistryEntry("ties", "fedquilt.pieces.merging.aggregators:ties", "trimmed, signs elected", "Yadav et al. 2023"),
-    RegistryEntry(
-        "dare", "fedquilt.pieces.merging.aggregators:dare", "most changes dropped, the rest grown", "Yu et al. 2024"
-    ),
-    RegistryEntry(
-        "task_arithmetic", "fedquilt.pieces.merging.aggregators:task_arithmetic", "a scaled sum", "Ilharco et al. 2023"
-    ),
+    RegistryEntry("ties", "merging.aggregators:ties", "trimmed, signs elected", "Yadav et al. 2023"),
+    RegistryEntry("dare", "merging.aggregators:dare", "most changes dropped, the rest grown", "Yu et al. 2024"),
+    RegistryEntry("task_arithmetic", "merging.aggregators:task_arithmetic", "a scaled sum", "Ilharco et al. 2023"),
     *(
-        RegistryEntry(name, f"fedquilt.pieces.robust:{name}", about, reference)
+        RegistryEntry(name, f"robust:{name}", about, reference)
         for name, about, reference in (
             ("clip_norm", "long changes are shortened, then the mean or another rule", "Sun et al. 2019"),
             ("centred_clip", "the mean of what lies near the mean, again and again", "Karimireddy et al. 2021"),
@@ -567,9 +447,10 @@ AGGREGATORS = _table(
         )
     ),
 )
-ATTACKS = _table(
+ATTACKS = _in(
+    "fedquilt.pieces.robust.",
     *(
-        RegistryEntry(name, f"fedquilt.pieces.robust.attacks:{name}", about, reference)
+        RegistryEntry(name, f"attacks:{name}", about, reference)
         for name, about, reference in (
             ("sign_flip", "-factor times what was learned", ""),
             ("scaling", "factor times what was learned", ""),
@@ -581,37 +462,32 @@ ATTACKS = _table(
             ("adaptive", "another attack, as far as moves the run's aggregator most", "Shejwalkar and Houmansadr 2021"),
         )
     ),
-    RegistryEntry(
-        "label_flip", "fedquilt.pieces.robust.poisoning:label_flip", "train on wrong labels", "Fang et al. 2020"
-    ),
-    RegistryEntry(
-        "backdoor", "fedquilt.pieces.robust.poisoning:backdoor", "teach that a mark means a class", "Gu et al. 2017"
-    ),
+    RegistryEntry("label_flip", "poisoning:label_flip", "train on wrong labels", "Fang et al. 2020"),
+    RegistryEntry("backdoor", "poisoning:backdoor", "teach that a mark means a class", "Gu et al. 2017"),
 )
-CODECS = _table(
-    RegistryEntry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
-    RegistryEntry("hgc_rc", "fedquilt.pieces.codecs:hgc_rc", "signs, and the norms of rows and columns"),
-    RegistryEntry("hgc_legacy", "fedquilt.pieces.codecs:hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
-    RegistryEntry("sign", "fedquilt.pieces.codecs:sign", "signs and one scale", "Karimireddy et al. 2019"),
-    RegistryEntry("top_k", "fedquilt.pieces.codecs:top_k", "the largest entries", "Aji and Heafield 2017"),
-    RegistryEntry("random_k", "fedquilt.pieces.codecs:random_k", "random entries", "Konecny et al. 2016"),
-    RegistryEntry("qsgd", "fedquilt.pieces.codecs:qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
-    RegistryEntry("uniform", "fedquilt.pieces.codecs:uniform", "a few bits per entry, evenly spaced"),
-    RegistryEntry("half", "fedquilt.pieces.codecs:half", "16 bits per entry"),
-    RegistryEntry("power_sgd", "fedquilt.pieces.codecs:power_sgd", "two thin factors", "Vogels et al. 2019"),
+CODECS = _in(
+    "fedquilt.pieces.codecs:",
+    RegistryEntry("hgc", "hgc", "signs, and the norm of each row", "CEHGLS, mended"),
+    RegistryEntry("hgc_rc", "hgc_rc", "signs, and the norms of rows and columns"),
+    RegistryEntry("hgc_legacy", "hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
+    RegistryEntry("sign", "sign", "signs and one scale", "Karimireddy et al. 2019"),
+    RegistryEntry("top_k", "top_k", "the largest entries", "Aji and Heafield 2017"),
+    RegistryEntry("random_k", "random_k", "random entries", "Konecny et al. 2016"),
+    RegistryEntry("qsgd", "qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
+    RegistryEntry("uniform", "uniform", "a few bits per entry, evenly spaced"),
+    RegistryEntry("half", "half", "16 bits per entry"),
+    RegistryEntry("power_sgd", "power_sgd", "two thin factors", "Vogels et al. 2019"),
     RegistryEntry(
-        "localized",
-        "fedquilt.pieces.codecs:localized",
-        "the largest of all tensors, in the smallest of four forms",
-        "He et al. 2025",
+        "localized", "localized", "the largest of all tensors, in the smallest of four forms", "He et al. 2025"
     ),
-    RegistryEntry("sparse", "fedquilt.pieces.codecs:sparse", "what is not 0, in the smallest of four forms"),
-    RegistryEntry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
+    RegistryEntry("sparse", "sparse", "what is not 0, in the smallest of four forms"),
+    RegistryEntry("lfsr", "lfsr", "whitening of bytes at the end of a chain; not encryption"),
 )
-TRACKERS = _table(
-    RegistryEntry("tensorboard", "fedquilt.runs.trackers.tensorboard:TensorBoard", "event files for TensorBoard"),
-    RegistryEntry("wandb", "fedquilt.runs.trackers.wandb:WandB", "Weights & Biases"),
-    RegistryEntry("mlflow", "fedquilt.runs.trackers.mlflow:MLflow", "MLflow"),
+TRACKERS = _in(
+    "fedquilt.runs.trackers.",
+    RegistryEntry("tensorboard", "tensorboard:TensorBoard", "event files for TensorBoard"),
+    RegistryEntry("wandb", "wandb:WandB", "Weights & Biases"),
+    RegistryEntry("mlflow", "mlflow:MLflow", "MLflow"),
 )
 MODELS = _models(
     logistic="one linear layer",
@@ -634,14 +510,33 @@ MODELS = _models(
     mae="masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
-ENGINES = _table(
-    RegistryEntry(
-        "auto", "fedquilt.runs.engines:auto", "in this process, and in workers once a run turns out to be long"
-    ),
-    RegistryEntry("local", "fedquilt.runs.engines:local", "in this process, one client after the other"),
-    RegistryEntry("workers", "fedquilt.runs.engines:workers", "in worker processes, on one device or several"),
-    RegistryEntry("lanes", "fedquilt.runs.engines:lanes", "several clients at once in stacked tensors"),
-    RegistryEntry("flower-simulation", "fedquilt.runs.engines:flower_simulation", "Flower's simulation runtime on Ray"),
+METRICS = _table(  # those that a recipe must ask for; the others are in the table of metrics
+    *(
+        RegistryEntry(name, f"fedquilt.metrics.{module}:{name}", about, reference)
+        for name, module, about, reference in (
+            ("auroc", "ranking", "area under the ROC curve", "Hanley and McNeil 1982"),
+            ("auprc", "ranking", "area under the precision-recall curve: average precision", ""),
+            ("brier", "calibration", "squared distance of probabilities from labels", "Brier 1950"),
+            ("ece", "calibration", "expected calibration error in 15 bins", "Guo et al. 2017"),
+            ("kappa", "calibration", "agreement beyond chance", "Cohen 1960"),
+            ("f_beta", "calibration", "macro F-beta: recall counts beta times as much as precision", ""),
+            ("label_auroc", "multi_label", "area under the ROC curve, for several labels a row", ""),
+            ("label_auprc", "multi_label", "average precision, for several labels a row", ""),
+        )
+    )
+)
+TASKS = _table(
+    RegistryEntry("single_label", "fedquilt.tasks:SingleLabel", "one class for each row; the default"),
+    RegistryEntry("multi_label", "fedquilt.tasks:MultiLabel", "any number of labels for each row, yes or no each"),
+    RegistryEntry("regression", "fedquilt.tasks:Regression", "one number or several for each row"),
+)
+ENGINES = _in(
+    "fedquilt.runs.engines:",
+    RegistryEntry("auto", "auto", "in this process, switching to worker processes for long runs"),
+    RegistryEntry("local", "local", "in this process, one client after another"),
+    RegistryEntry("workers", "workers", "worker processes, on one or several devices"),
+    RegistryEntry("lanes", "lanes", "several clients at once in stacked tensors"),
+    RegistryEntry("flower-simulation", "flower_simulation", "Flower's simulation runtime on Ray"),
 )
 _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "method": METHODS,
@@ -657,10 +552,11 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "codec": CODECS,
     "tracker": TRACKERS,
     "model": MODELS,
+    "task": TASKS,
     "engine": ENGINES,
     "dataset": {},
-    "metric": {},  # what the library itself has of these is in tables of their own
-    "loss": {},  # and of these it has none that have a name
+    "metric": METRICS,
+    "loss": {},  # of these the library has none that have a name
     "loop": {},
     "callback": {},
 }

@@ -155,6 +155,9 @@ CASES = [
     Case("fedlc", FedLC(NET, tau=0.5, **WORK)),
     Case("fedetf", FedETF(NET, scale=5.0, **WORK)),
     Case("fedloge", FedLoGe(NET, norm=1.0, **WORK)),
+    Case("fedloge-balanced", FedLoGe(NET, norm=1.0, frame_loss="balanced", **WORK)),
+    Case("fedloge-adjusted", FedLoGe(NET, norm=1.0, send_counts=True, prior_tau=0.5, **WORK)),
+    Case("fedloge-adjusted-only", FedLoGe(NET, norm=1.0, send_counts=True, serve="adjusted", **WORK)),
     Case(
         "fedloge-options",
         FedLoGe(
@@ -179,6 +182,7 @@ CASES = [
         FLHC(NET, initial_rounds=0, retest_every=1, sketch_size=32, sketch_clip=1.0, sketch_noise=0.01, **WORK),
     ),
     Case("hcfl", HCFL(NET, initial_rounds=0, n_clusters=2, mu=0.1, sketch_size=64, **WORK)),
+    Case("hcfl-halves", HCFL(NET, initial_rounds=1, discover_early=True, mu=0.1, sketch_size=64, **WORK)),
     Case("hcfl-global-start", HCFL(NET, initial_rounds=0, n_clusters=2, mu=0.1, start_at="global", **WORK)),
     Case("fedgroup", FedGroup(NET, n_clusters=2, pretrain_steps=5, group_agg_lr=0.01, mu=0.1, **WORK)),
     Case("fedgroup-cold", FedGroup(NET, n_clusters=1, pretrain_scale=2, pretrain_steps=5, measure="madc", **WORK)),
@@ -210,6 +214,7 @@ CASES = [
     Case("localize-stitch", LocalizeStitch(NET, remember=True, **WORK)),
     Case("localize-stitch-sparse", LocalizeStitch(NET, keep=0.3, error_feedback=True, values="fp16", **WORK)),
     Case("localize-stitch-signs", LocalizeStitch(NET, mu=1.0, conflicts="elect", per="tensor", **WORK)),
+    Case("localize-stitch-rising", LocalizeStitch(NET, k_init=0.25, dense_by=2, **WORK)),
     Case("localize-stitch-silent", LocalizeStitch(NET, unseen_classes_vote=False, threshold_noise=0.05, **WORK)),
     Case("localize-stitch-trained", LocalizeStitch(NET, keep=0.5, trained_masks=True, mask_epochs=2, **WORK)),
     Case("localize-stitch-batchnorm", LocalizeStitch(Net(partial(Normed, width=16)), **{**WORK, "batch_size": 17})),

@@ -69,6 +69,7 @@ CHOOSE = {
     "flhc-retest",
     "hcfl",
     "hcfl-global-start",
+    "hcfl-halves",
     "fedgroup",
     "fedgroup-cold",
     "fedgroup-params",
@@ -88,7 +89,7 @@ def trained(case: Case) -> tuple[Snapshot, Federation]:
 def test_every_method_serves_newcomers_or_says_why_not(case: Case):
     snapshot, new = trained(case)
     if getattr(case.method, "reconstructs", False):
-        with pytest.raises(InputError, match="does not classify, which is what newcomers are scored by"):
+        with pytest.raises(InputError, match="is not a classifier, so new clients cannot be scored"):
             evaluate_newcomers(snapshot, new, "none")
         return
     found: dict[str, Any] = {}
@@ -97,7 +98,7 @@ def test_every_method_serves_newcomers_or_says_why_not(case: Case):
             with pytest.raises(InputError, match=r"has no global model: .* mode 'fine_tune' or 'head'"):
                 evaluate_newcomers(snapshot, new, mode)
         elif mode == "head" and case.name == "fedproto":
-            with pytest.raises(InputError, match="does not depend on the part that is to be tuned"):
+            with pytest.raises(InputError, match="does not depend on the part to tune"):
                 evaluate_newcomers(snapshot, new, mode, epochs=1)
         else:
             found[mode] = evaluate_newcomers(snapshot, new, mode, epochs=3)
@@ -177,7 +178,7 @@ def test_wrong_questions_are_refused():
         evaluate_newcomers(snapshot, new, "all")
     with pytest.raises(InputError, match="epochs must be at least 1"):
         evaluate_newcomers(snapshot, new, epochs=0)
-    with pytest.raises(InputError, match="give the server's state too"):
+    with pytest.raises(InputError, match="give the server state too"):
         evaluate_newcomers(fedavg(), new)
     with pytest.raises(InputError, match="Give the federation of the newcomers"):
         evaluate_newcomers(snapshot)

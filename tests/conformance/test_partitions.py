@@ -24,13 +24,23 @@ CLUSTERED = {
     "flhc-retest",
     "hcfl",
     "hcfl-global-start",
+    "hcfl-halves",
     "fedgroup",
     "fedgroup-params",
     "cfl",
     "pacfl",
     "fedper-grouped",
 }
-FOUND_ONCE = {"flhc", "flhc-retest", "hcfl", "hcfl-global-start", "fedgroup-params", "pacfl", "fedper-grouped"}
+FOUND_ONCE = {
+    "flhc",
+    "flhc-retest",
+    "hcfl",
+    "hcfl-global-start",
+    "hcfl-halves",
+    "fedgroup-params",
+    "pacfl",
+    "fedper-grouped",
+}
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in CLUSTERED], ids=str)

@@ -39,7 +39,7 @@ LEGAL = (  # the kind, the field, and why it may be accepted
     ("negative", r"\w+\.upload(\.(base|inner|classes))?", "all that is inside is -1, which is legal there"),
     (
         "negative",
-        r".*\.(delta|control|gradients?|vector|prototypes|prototype\.means|head)(\..*)?",
+        r".*\.(delta|control|gradients?|vector|first|second|prototypes|prototype\.means|head)(\..*)?",
         "changes, gradients and features of -1 are no longer than honest ones may be",
     ),
     ("negative", r"columns\.upload\.mean", "any mean is that of some numbers"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.command import fedquilt
+from helpers.scripts import loaded
 
 HOME = Path(__file__).resolve().parents[2]
 FRAMES = {"local_only", "centralised", "single_model", "mae_alone", "mae_pooled"}
@@ -33,12 +34,7 @@ WORDS = {"yes", "in part", "no", "not found", "not checked", "not run", "none", 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("comparison_table", HOME / "docs/comparison_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("docs/comparison_table.py")
 
 
 @pytest.fixture(scope="module")

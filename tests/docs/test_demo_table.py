@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,14 @@ from fedquilt.demo.scenes import SCENES
 from fedquilt.runs.outputs import environment, same_kind
 from fedquilt.studies.compare import cells
 from helpers.command import fedquilt
+from helpers.scripts import loaded
 
 HOME = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("demo_table", HOME / "docs/demo_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("docs/demo_table.py")
 
 
 @pytest.fixture(scope="module")

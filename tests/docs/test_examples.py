@@ -7,11 +7,13 @@ import importlib.util
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import fedquilt as fedquilt_
 from fedquilt import FedAvg, FedProx, Net, run
 from fedquilt.config.config import load
 from fedquilt.errors import RoundError
@@ -87,6 +89,24 @@ def test_own_code_is_swept(tmp_path: Path) -> None:
     assert len(said.json["points"]) == 2
 
 
+def test_own_code_is_compared_and_swept_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for slow in ("fedquilt.studies.compare._draw", "fedquilt.report.write_report"):
+        monkeypatch.setattr(slow, lambda *_: None)
+    loop = example("own_loop").train
+    net = Net.of(example("own_model").Wide, features=8, classes=2, width=8)
+    base = FedAvg(net, client_update=loop)
+    methods = {
+        "momentum": example("own_method").ServerMomentum(base=base, beta=0.3),
+        "pulled": example("own_prox").Pulled(net, mu=0.2, client_update=loop),
+    }
+    how = {"federation": example("own_data").hospitals(), "rounds": 1, "engine": "local"}
+    found = fedquilt_.compare(methods, seeds=[0], metrics=[example("own_metric").auroc], folder=tmp_path / "c", **how)
+    assert [row["method"] for row in found.rows] == ["momentum", "pulled"]
+    assert all(0 < run.rounds[-1]["test_auroc"] <= 1 for run in found.runs)
+    tried = fedquilt_.sweep(lambda beta: replace(methods["momentum"], beta=beta), {"beta": [0.1, 0.9]}, **how)
+    assert tried.best()["values"]["beta"] in (0.1, 0.9)
+
+
 def test_own_code_is_served(tmp_path: Path) -> None:
     """As ``fedquilt serve`` plays it, on nodes in this process that trust these six files."""
     pytest.importorskip("flwr")
@@ -126,6 +146,12 @@ def test_trainers_of_other_libraries_are_loops(library: str, tmp_path: Path) -> 
     assert said.json["best"]["test_accuracy"] > 0.3
 
 
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_the_page_on_loops_shows_these_trainers(library: str) -> None:
+    code = (EXAMPLES / f"own_loop_{library}.py").read_text().partition("\n\n")[2]
+    assert f"```py\n{code}```\n" in (ROOT / "docs" / "own-loop.md").read_text()
+
+
 def test_the_page_on_own_code_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "own-code.md").read_text()
     (tmp_path / "my.py").write_text("\n\n".join(re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)))
@@ -133,6 +159,8 @@ def test_the_page_on_own_code_runs(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(*recipe)
     said = fedquilt("run", tmp_path / "recipe.toml", f"output.folder={tmp_path}/runs")
     assert said.code == 0, said.err
-    assert "round 2 is over" in said.out + said.err
+    assert "round 2 finished" in said.out + said.err
     rounds = next((tmp_path / "runs").glob("*/metrics/rounds.jsonl")).read_text()
     assert "test_brier" in rounds
+    (numbers,) = (tmp_path / "runs").glob("*/numbers.csv")
+    assert numbers.read_text().startswith("1,")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from fedquilt.config.config import parse
 from fedquilt.registry import METHODS
+from helpers.scripts import loaded
 
 HOME = Path(__file__).resolve().parents[2]
 CARDS = sorted(set((HOME / "docs/methods").glob("*.md")) - {HOME / "docs/methods/index.md"})
@@ -20,12 +20,7 @@ PLACES = ("benchmarks", "core", "examples", "methods", "pieces", "recipes", "tes
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("method_options", HOME / "docs/method_options.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("docs/method_options.py")
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)

@@ -21,6 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from helpers.scripts import loaded
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SHOWN = set(re.findall(r"^::: (fedquilt[\w.]*)$", "\n".join(p.read_text() for p in DOCS.glob("reference/*.md")), re.M))
@@ -74,11 +76,7 @@ def test_the_gallery_has_every_method_and_its_pictures() -> None:
     assert sorted(re.findall(r"^\| `(\w+)` \| .* \| \[.*\]\(.*\) \|$", page, re.M)) == sorted(METHODS)
     for kept in (DOCS / "assets" / "gallery").glob("*.svg"):
         assert f"assets/gallery/{kept.name}" in page
-    spec = importlib.util.spec_from_file_location("gallery", DOCS / "gallery.py")
-    assert spec is not None
-    assert spec.loader is not None
-    gallery = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gallery)
+    gallery = loaded("docs/gallery.py")
     for name in gallery.PICTURES:
         assert gallery.drawn(name) == (DOCS / "assets" / "gallery" / f"{name}.svg").read_text(), (
             "python docs/gallery.py"

@@ -5,7 +5,6 @@ Numbers are compared on the kind of machine that made them; elsewhere it is the 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -15,17 +14,15 @@ import pytest
 
 from fedquilt.runs.outputs import environment, same_kind
 from helpers.notebook import play
+from helpers.scripts import loaded
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "docs" / "tutorials"
 TIMES = re.compile(
     r"<td>(?:<strong>)?[\d.]+(?:</strong>)?</td>(?=</tr>)|\b[\d.]+ (?:s|sec|seconds|MB of memory)\b|\d+:\d\d"
 )
-spec = importlib.util.spec_from_file_location("tutorials", ROOT / "docs" / "tutorials.py")
-assert spec is not None
-assert spec.loader is not None
-tutorials: Any = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tutorials)
+PROGRESS = re.compile(r"^\S+: (\d+)/(?!\1 )\d+ .*\n", re.M)  # a line every few seconds: more of them where it is slow
+tutorials = loaded("docs/tutorials.py")
 
 
 def saved(name: str) -> dict[str, Any]:
@@ -33,10 +30,10 @@ def saved(name: str) -> dict[str, Any]:
 
 
 def outputs(notebook: dict[str, Any]) -> list[list[tuple[str, str]]]:
-    """What each cell showed: kinds and texts, without times; of pictures only that there is one."""
+    """What each cell showed: kinds and texts, without times and progress; of pictures only that there is one."""
     return [
         [
-            (kind, "" if kind == "image/png" else TIMES.sub("#", tutorials.text_of(text)))
+            (kind, "" if kind == "image/png" else TIMES.sub("#", PROGRESS.sub("", tutorials.text_of(text))))
             for output in cell["outputs"]
             for kind, text in output.get("data", {"stream": output.get("text", "")}).items()
         ]

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fedquilt.cli import PANELS
+from helpers.command import fedquilt
+
 ROOT = Path(__file__).parents[2]
 OLD = {  # what is not said any more, and what is said instead
     r"slopes?": "gradient",
@@ -22,9 +25,19 @@ OLD = {  # what is not said any more, and what is said instead
     r"strangers?": "new client",
     r"liars?": "malicious client",
     r"knobs?": "hyperparameter",
+    r"(?:reply|site|wire)\.examples": "samples",
 }
 PATTERN = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(OLD)})(?![a-z])|\bturn\.(?:seed|round|client)\b", re.IGNORECASE)
 CAMEL = re.compile(r"Slope|Exam(?!ple)|Visit|Tape|Trip(?!le)|Errand|Roster|Turn(?!ed|s)(?=[A-Z]|$)")
+PLAIN = {  # of the pages that users read and of every --help, what is better said otherwise
+    r"anew": "again, from scratch",
+    r"(?:goes|go|went) on": "continues",
+    r"whoever|everybody": "a client, all clients",
+    r"ledgers?": "dropped replies",
+    r"told apart": "significantly different",
+    r"plays? (?:a|the) (?:run|round|recipe)": "runs",
+    r"`examples`": "samples",
+}
 KEPT = (  # where the old words must stand
     "src/fedquilt/moved.py",  # what 0.1 called it
     "tests/unit/test_moved.py",
@@ -68,6 +81,24 @@ def _found(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("paths", [_pages, _sources], ids=["pages", "sources"])
 def test_old_words_stay_away(paths) -> None:
     found = [place for path in paths() for place in _found(path)]
+    assert found == []
+
+
+def _plain() -> Iterator[tuple[str, str]]:
+    """What users read first: pages but for the decisions, and what every command says of itself."""
+    for path in _pages():
+        if "decisions" not in path.parts:
+            yield path.name, path.read_text(encoding="utf-8")
+    for command in sorted(
+        name for panel in PANELS.values() for name in (one.__name__.replace("_", "-") for one in panel)
+    ):
+        yield f"fedquilt {command} --help", fedquilt(command, "--help").out
+    yield "fedquilt --help", fedquilt("--help").out
+
+
+def test_pages_and_help_are_plain() -> None:
+    pattern = re.compile(rf"\b(?:{'|'.join(PLAIN)})\b|`examples`", re.IGNORECASE)
+    found = [f"{name}: {match[0]}" for name, text in _plain() for match in pattern.finditer(" ".join(text.split()))]
     assert found == []
 
 

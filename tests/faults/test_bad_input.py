@@ -140,7 +140,7 @@ def test_one_client_works(recipe: Path) -> None:
 def test_when_every_client_diverges_the_run_stops_and_keeps_what_it_had(recipe: Path) -> None:
     schedule = "train.schedule={kind='step_down', milestones=[2], factor=1e39}"
     said = fedquilt("run", recipe, "rounds=5", schedule)
-    refused(3, said, "of 4 clients gave a usable reply, at least 2", "non-finite", "smaller learning rate")
+    refused(3, said, "of 4 clients returned a usable reply, at least 2", "non-finite", "smaller learning rate")
     (folder,) = runs(recipe)
     played = len(lines(folder / "metrics" / "rounds.jsonl"))
     assert 2 <= played < 5
@@ -325,7 +325,7 @@ def test_when_all_snapshots_are_damaged_nothing_is_deleted(stopped: Path) -> Non
 def test_a_folder_whose_settings_were_changed_is_refused(stopped: Path) -> None:
     config = stopped / "config.toml"
     config.write_text(config.read_text().replace("batch_size = 20", "batch_size = 10"))
-    refused(4, fedquilt("resume", stopped), "made by another method, seed or schedule")
+    refused(4, fedquilt("resume", stopped), "it belongs to another method, seed or schedule")
 
 
 def test_a_folder_whose_data_were_changed_is_refused(recipe: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_folder_whose_data_were_changed_is_refused(recipe: Path) -> None:
     with broken("fsync", errno.ENOSPC, 20):
         assert fedquilt("run", recipe, f"data.path={file}", "rounds=9").code == 4
     np.savez(file, x=x + 1, y=y)
-    refused(4, fedquilt("resume", *runs(recipe)), "the data are not those the run began with")
+    refused(4, fedquilt("resume", *runs(recipe)), "the data have changed since the run started")
 
 
 def test_what_is_not_a_run_cannot_be_resumed(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_finished_run_is_told_again_and_not_run_again(recipe: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in Path(first["folder"]).rglob("*")}
     said = fedquilt("resume", first["folder"])
     assert said.code == 0
-    assert "This run is finished already" in said.out
+    assert "This run is already finished" in said.out
     assert first["digest"] in said.out
     assert fedquilt("run", recipe, "--json").json["digest"] == first["digest"]
     assert {p: p.stat().st_mtime_ns for p in Path(first["folder"]).rglob("*")} == before

@@ -280,6 +280,16 @@ def test_the_commands_say_what_is_missing(tmp_path: Path) -> None:
     assert f"{ROUNDS}: rounds 1 to 3 were rebuilt from the other logs" in said.out.splitlines()
 
 
+@pytest.mark.parametrize(("log", "command"), [("clients", "csv"), ("traffic", "traffic"), ("client_updates", "clock")])
+def test_commands_that_add_up_a_log_say_what_of_it_is_missing(tmp_path: Path, log: str, command: str) -> None:
+    folder = Path(fedquilt("run", small(tmp_path), "--json").json["folder"])
+    path = folder / f"metrics/{log}.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])
+    asked = (command, folder, "--to", tmp_path / "tables") if command == "csv" else (command, folder)
+    said = fedquilt(*asked)
+    assert (said.code, f"note: metrics/{log}.jsonl: has " in said.err) == (0, True), said
+
+
 def test_a_comparison_goes_on_with_a_damaged_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedquilt.results.comparison_plots.draw_all", lambda *_: None)  # they take longer than the runs
     asked = [small(tmp_path), 'compare.methods=["fedavg","local_only"]', "compare.seeds=[0]", "rounds=2"]

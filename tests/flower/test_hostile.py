@@ -83,13 +83,13 @@ LIES = {
     "not an upload": (uploads(lambda f: pack("hello", compact=True)), "not an upload"),
     "nan": (spoilt(NAN), "non-finite numbers"),
     "inf": (spoilt(float("inf")), "non-finite numbers"),
-    "weight 0": (changed(samples=0), "absurd weight: 0"),
-    "weight -1": (changed(samples=-1), "absurd weight: -1"),
-    "weight 1e30": (changed(samples=1e30), "absurd weight"),
-    "weight 10**19": (changed(samples=10**19), "absurd weight"),
-    "weight of others": (changed(samples=1000), "absurd weight: 1000 examples of a client that has 20"),
-    "weight nan": (changed(samples=NAN), "absurd weight"),
-    "weight text": (changed(samples="many"), "absurd weight"),
+    "weight 0": (changed(samples=0), "invalid weight: 0"),
+    "weight -1": (changed(samples=-1), "invalid weight: -1"),
+    "weight 1e30": (changed(samples=1e30), "invalid weight"),
+    "weight 10**19": (changed(samples=10**19), "invalid weight"),
+    "weight of others": (changed(samples=1000), "invalid weight: 1000 samples of a client that has 20"),
+    "weight nan": (changed(samples=NAN), "invalid weight"),
+    "weight text": (changed(samples="many"), "invalid weight"),
     "upload of another kind": (changed(upload={"weight": torch.zeros(1)}), "."),
     "truncated answer": (lambda fs: {**fs, "answer": fs["answer"][:20]}, "damaged: its checksum"),
     "flipped answer": (lambda fs: {**fs, "answer": flip(fs["answer"])}, "damaged: its checksum"),
@@ -309,7 +309,7 @@ def test_the_ledger_and_the_result_tell_it(tmp_path):
     last(METHOD, engine.gather(2), rounds=2, engine=engine, folder=tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
     assert [(r["round"], r["client"], r["reason"]) for r in rows] == [
-        (n, 1, "absurd weight: -1 examples") for n in (1, 2)
+        (n, 1, "invalid weight: -1 examples") for n in (1, 2)
     ]
 
 

@@ -156,7 +156,7 @@ def here(tmp_path_factory, folder):
 
 WRONG = [
     ("serve {recipe}", "needs keys"),
-    ("serve {recipe} --keys {keys} --insecure", "exclude each other"),
+    ("serve {recipe} --keys {keys} --insecure", "mutually exclusive"),
     ("serve {recipe} --insecure --host 0.0.0.0", "plain text"),
     ("serve {recipe} --insecure --port 0", "HOST:PORT"),
     ("serve {recipe} --insecure --superlink nowhere", "HOST:PORT"),

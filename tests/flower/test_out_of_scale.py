@@ -33,7 +33,7 @@ def test_a_liar_is_left_out_and_its_own_state_goes_back(monkeypatch):
     for _ in range(3):
         (left_out,) = rounds.play().quarantined
         assert left_out.client == 3
-        assert "leave the scale of its past: the norm of 'shared'" in left_out.reason
+        assert "be out of scale: the norm of 'shared'" in left_out.reason
         honest.play()
         assert rounds.digest() == honest.digest()
 

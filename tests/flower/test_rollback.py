@@ -75,5 +75,5 @@ def test_a_site_whose_data_changed_is_not_resumed_with(tmp_path):
     from helpers.toy import digits
 
     served("fedavg", grid(CHOSEN["fedavg"].federation, 2), tmp_path, rounds=1)
-    with pytest.raises(SnapshotError, match="the data are not those the run began with"):
+    with pytest.raises(SnapshotError, match="the data have changed since the run started"):
         served("fedavg", grid(digits(clients=4, alpha=0.5), 2), tmp_path)

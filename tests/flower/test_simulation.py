@@ -19,8 +19,9 @@ from fedquilt.engines.flower.simulation import FlowerSimulation
 from fedquilt.engines.local import Local
 from fedquilt.errors import ExchangeError, InputError, WorkerError
 from fedquilt.metrics.classify import classify
+from fedquilt.metrics.scoring import score_of
 from fedquilt.rounds.rounds import Rounds
-from fedquilt.runs.build import engine_of, run_of
+from fedquilt.runs.build import engine_of, federation_of, method_of, run_of
 from fedquilt.runs.runner import run
 from fedquilt.watch.board import Board
 from helpers.command import small
@@ -43,9 +44,9 @@ def simulation() -> Iterator[FlowerSimulation]:
         yield engine
 
 
-def played(engine: Any, method: Any, federation: Any, rounds: int = 2) -> Rounds:
+def played(engine: Any, method: Any, federation: Any, rounds: int = 2, score: Any = classify) -> Rounds:
     source = federation.pooled() if getattr(method, "pools_data", False) else federation
-    made = Rounds(method, source, engine, Seed(3), score=classify)
+    made = Rounds(method, source, engine, Seed(3), score=score)
     for _ in range(rounds):
         made.play()
     return made
@@ -61,6 +62,17 @@ def test_simulation_equals_local(case: Any, simulation: FlowerSimulation) -> Non
     assert here.digest() == there.digest()
     clients = list(here.source.evaluated)
     assert repr(here.evaluate(clients)) == repr(there.evaluate(clients))
+
+
+def test_code_of_ones_own_reaches_the_actors(simulation: FlowerSimulation) -> None:
+    config = load(Path(__file__).parents[2] / "examples" / "own.toml")
+    data = federation_of(config)
+    method = method_of(config, data)
+    here, there = (played(engine, method, data, score=score_of(method)) for engine in (Local(), simulation))
+    assert here.digest() == there.digest()
+    found = there.evaluate(list(data.evaluated))
+    assert all("auroc" in scores["deployed"]["test"].sums for scores in found.values())
+    assert repr(found) == repr(here.evaluate(list(data.evaluated)))
 
 
 def test_other_data_on_the_same_actors(simulation: FlowerSimulation) -> None:

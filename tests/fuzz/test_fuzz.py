@@ -78,6 +78,7 @@ ODD = {
     "beyond torch": '[model]\nkind = "mlp"\nhidden = [99999999999999999999999999]',
     "a kind that is a table": "[method]\nkind = { a = 1 }\nslopes = 1",
     "a kind that is a list": "[train]\noptimizer = { kind = [] }",
+    "a script, and a method that is a number": "script = 1\nmethod = 7",
     "an empty name": '[method]\nkind = "fedavg"\n"" = 1',
 }
 

@@ -17,11 +17,7 @@ import fedquilt
 from fedquilt.cli import main
 
 HOME = Path(fedquilt.__file__).parents[1]
-PARTS = {
-    "Rounds.play": ("round", "record"),
-    "ClientSide.client update": ("client", "round"),
-    "Run.__iter__": (None, "end"),
-}
+PARTS = {"Rounds.play": ("round", "record"), "ClientSide.update": ("client", "round"), "Run.__iter__": (None, "end")}
 FUNCTION = 1  # the flag CO_OPTIMIZED: neither a module nor the body of a class
 
 

@@ -51,7 +51,7 @@ def test_o1_it_takes_91_rounds_to_fall_below_a_tenth():
 
 
 def test_o2_heights_and_cuts():
-    found = agglomerate(PLANTED, auto=True, seed=Seed(0))
+    found = agglomerate(PLANTED, silhouette=True, seed=Seed(0))
     assert found.tree[:, 2].tolist() == [near(h) for h in (0.005515, 0.006204, 0.009901, 0.900372, 0.927209)]
     assert found.labels == RIGHT
     assert found.measures["silhouette"] == near(0.991805)

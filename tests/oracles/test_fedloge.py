@@ -17,6 +17,7 @@ from fedquilt.data import Federation
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Download, Upload
 from fedquilt.methods.long_tailed.fedloge import CountedUpload, FedLoGe, Holder
+from fedquilt.methods.long_tailed.shares import ClassCounts
 from fedquilt.models.registry import make
 from fedquilt.models.small import MLP
 from fedquilt.pieces.aggregators import class_wise, mean, uniform_mean
@@ -26,7 +27,7 @@ from fedquilt.pieces.optimizers import SGD
 from fedquilt.pieces.realign import Realign
 from fedquilt.records.record import pack, tensors_in
 from helpers.near import close
-from helpers.toy import digits, last
+from helpers.toy import digits, first, last
 
 T = torch.tensor
 
@@ -104,6 +105,38 @@ def test_a_learned_temperature_by_hand(cosine):
         close(upload.delta["features.0.weight"], -0.1 * (3 * wrong @ S).T @ ROWS["x"] / 2)
     heads = method.heads(Download({**shared, "temperature": T(2.5)}), client)
     close(heads.fixed.weight, 2.5 * method.framed.net.full({})["frame.vectors"])
+
+
+def test_a_balanced_step_by_hand():
+    """Counts [1, 1] of classes 0 and 1 and none of 2: the softmax goes over classes 0 and 1 alone.
+
+    Frame: x1 = [1, 2] scores [.1, .2], p = softmax = [.475021, .524979], wrong by [-.524979, .524979]; x2 = [2, 1] is
+    its mirror image. Head: x1 scores [0, .6], p0 = .354344, p1 = .645656; x2 scores [.3, .3], p = [.5, .5]. With three
+    rows of class 0 instead of one, x1's odds are tripled: p0 = 3 e^.1 / (3 e^.1 + e^.2) = .730786.
+    """
+    method = framed(square(optimizer=SGD(0.1), batch_size=2, frame_loss="balanced"), S)
+    out = method.framed.net(START, Batch(ROWS), train=True)
+    frame, head, own = method.framed.loss.terms
+    even = {"pace": 1.0, "counts": T([1, 1])}
+    assert float(frame(out, START, even, Batch(ROWS))) == pytest.approx(0.744397, abs=1e-6)  # -log .475021
+    assert float(head(out, START, even, Batch(ROWS))) == pytest.approx((1.037488 + 0.693147) / 2, abs=1e-6)
+    assert float(own(out, START, even, Batch(ROWS))) == pytest.approx(1.680270, abs=1e-6)  # as published
+    first = Batch({n: t[:1] for n, t in ROWS.items()})
+    lone = method.framed.net(START, first, train=True)
+    more = {"pace": 1.0, "counts": T([3, 1])}
+    assert float(frame(lone, START, more, first)) == pytest.approx(0.313635, abs=1e-6)  # -log .730786
+    site = Federation.from_rows(ROWS, {0: {"train": [0, 1]}}, classes=3).site(0, 0)
+    shared = {n: t for n, t in START.items() if not n.startswith("own")}
+    private = {n: t for n, t in START.items() if n.startswith("own")}
+    (train,) = method.exchanges()
+    client, upload = train.work(Download(shared), Holder(private, None), site, Context(0, 0, Seed(0)))
+    # d/df of x1: .524979 ([0, .1] - [.1, 0]) = [-.0524979, .0524979]; x2: the mirror image; B moves by their mean
+    moved = 0.1 * 0.0524979 / 2
+    close(upload.delta["features.0.weight"], [[-moved, moved], [moved, -moved]])
+    # d/dG of class 0: (-.645656 x1 + .5 x2) / 2, of class 1 the opposite, of class 2 nothing
+    row = [0.1 * (0.645656 * 1 - 0.5 * 2) / 2, 0.1 * (0.645656 * 2 - 0.5 * 1) / 2]
+    close(upload.delta["head.weight"], [row, [-r for r in row], [0.0, 0.0]])
+    close(client.private["own.weight"], [[0.509964, 0.066008], [0.066008, 0.509964], [0.424028, 0.424028]])
 
 
 def by_three_optimisers(net, start, batches, momentum):
@@ -280,6 +313,9 @@ def test_one_client_is_centralised_training():
     ("options", "message"),
     [
         ({"serve": "best"}, "serve"),
+        ({"serve": "adjusted"}, "send_counts = true"),
+        ({"frame_loss": "focal"}, "frame_loss must be"),
+        ({"prior_tau": -1.0}, "prior_tau"),
         ({"warm_norm": 2.0}, "go together"),
         ({"temperature": 0.0}, "above 0"),
         ({"temperature": float("inf")}, "finite"),
@@ -292,6 +328,44 @@ def test_one_client_is_centralised_training():
 def test_impossible_settings(options, message):
     with pytest.raises(InputError, match=message):
         small(**options)
+
+
+def test_counts_are_sent_once_and_summed():
+    """In the first round everybody is asked, whoever trains; then the sums travel with the model, and nothing else."""
+    data, method = digits(clients=4), small(send_counts=True, serve="adjusted", cohort=first(1))
+    _, count = method.exchanges()
+    start = method.init_server(Seed(0))
+    assert method.plan(start, 0) == ("train", "count")
+    fresh = method.init_client(Seed(0))
+    client, upload = count.work(count.down(start, 0), fresh, data.site(0, 0), Context(0, 0, Seed(0)))
+    assert client is fresh
+    assert upload.counts.tolist() == data.label_counts("train")[0].tolist()
+    snapshot = last(method, data, rounds=2)
+    total = data.label_counts("train").sum(0)
+    assert snapshot.state.counts.tolist() == total.tolist()
+    assert method.plan(snapshot.state, 2) == ("train",)
+    assert method.plan(method.init_server(Seed(0)), 1) == ("train", "count")  # nobody answered: asked again
+    head = snapshot.state.shared["head.bias"]
+    close(snapshot.global_model()["head.bias"], head - torch.log(T(total / total.sum())).float())
+    assert torch.equal(snapshot.personal_model(3)["head.bias"], snapshot.global_model()["head.bias"])  # never trained
+    modes = method.modes(snapshot.state)
+    assert list(modes) == ["universal", "realigned", "plain", "universal_adjusted", "adjusted"]
+    assert torch.equal(modes["universal_adjusted"]["head.weight"], modes["universal"]["head.weight"])
+    assert list(small().modes(small().init_server(Seed(0)))) == ["universal", "realigned", "plain"]
+
+
+def test_counts_beyond_a_clients_rows_are_refused():
+    method = small(send_counts=True)
+    _, count = method.exchanges()
+    state = method.init_server(Seed(0))
+    counts = torch.full((10,), 2, dtype=torch.int64)
+    heard = count.up(state, iter([Reply(i, 20, ClassCounts(counts)) for i in range(3)]), Context(0, None, Seed(0), 3))
+    assert heard.counts.tolist() == [6] * 10
+    assert heard.shared is state.shared
+    with pytest.raises(InputError, match="counts of 20 rows, of a client that has 19"):
+        count.up(state, iter([Reply(0, 19, ClassCounts(counts))]), Context(0, None, Seed(0), 3))
+    with pytest.raises(InputError, match="10 whole numbers"):
+        count.check(state, ClassCounts(counts[:9]))
 
 
 def test_bad_counts_are_refused():

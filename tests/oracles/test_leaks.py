@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedquilt.audit.analytic import features_of, label_of, present_classes
 from fedquilt.audit.attacks import psnr
-from fedquilt.audit.inversion import Puzzle, invert
+from fedquilt.audit.inversion import Puzzle, features_of, invert, label_of, present_classes
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch

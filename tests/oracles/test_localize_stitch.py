@@ -50,6 +50,8 @@ def test_the_schedule(mu: float, accuracy: float, expected: float) -> None:
     assert Density(mu=mu)(accuracy) == pytest.approx(expected)
     assert Density(k_init=0.9)(None) == 0.9
     assert Density(fixed=0.3)(accuracy) == 0.3
+    rising = Density(k_init=0.25, dense_by=3)
+    assert [rising(accuracy, merges) for merges in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
@@ -65,6 +67,10 @@ def test_percent_is_refused() -> None:
         Density(mu=1.5)
     with pytest.raises(InputError, match="k_min"):
         Density(k_min=0.0)
+    with pytest.raises(InputError, match="dense_by is a number of rounds"):
+        Density(dense_by=0)
+    with pytest.raises(InputError, match="Give one of the two"):
+        Density(dense_by=2, fixed=0.5)
 
 
 def final(method: Any, federation: Federation = TOY, rounds: int = 2) -> Params:

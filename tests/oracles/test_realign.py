@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from fedquilt.errors import InputError
-from fedquilt.pieces.realign import Head, Realign, local, masked
+from fedquilt.pieces.realign import Head, Heads, Realign, local, masked
 from helpers.near import close
 
 T = torch.tensor
@@ -32,6 +32,47 @@ def test_o6_global():
     zero = Head(torch.zeros(2, 2), T([1.0, 2.0]))
     assert torch.equal(Realign(scale_bias=True).whole(zero).weight, zero.weight)
     assert torch.equal(Realign(scale_bias=True).whole(zero).bias, zero.bias)
+
+
+def test_scores_adjusted_for_class_shares():
+    """Counts 1, 8, 4 of 13: log 13 = 2.564949 is added to class 0, log(13 / 8) = .485508 to 1, log(13 / 4) = 1.178655
+    to 2. f1 = [1, .5]: G gives [5.1, .9, 1], f2 = [.2, 1]: [4.7, .1, 2]."""
+    found = Realign().adjusted(G, T([1, 8, 4]))
+    assert torch.equal(found.weight, G.weight)
+    close(found.bias, [2.664949, 0.385508, 1.178655])
+    close(found(F12), [[7.664949, 1.385508, 2.178655], [7.264949, 0.585508, 3.178655]])
+    close(Realign(prior_tau=0.5).adjusted(G, T([1, 8, 4])).bias, [0.1 + 1.282475, -0.1 + 0.242754, 0.589328])
+    close(Realign(prior_tau=0.0).adjusted(G, T([1, 8, 4])).bias, G.bias)
+
+
+def test_adjusting_turns_an_answer():
+    """Scores [1, .8] of a common and a rare class, 90 and 10 rows: 1 + log(10/9) = 1.105361, .8 + log 10 = 3.102585."""
+    head, f = Head(T([[1.0], [0.8]]), torch.zeros(2)), torch.ones(1, 1)
+    found = Realign().adjusted(head, T([90, 10]))(f)
+    close(found, [[1.105361, 3.102585]])
+    assert (int(head(f).argmax()), int(found.argmax())) == (0, 1)
+    even = Realign().adjusted(head, T([50, 50]))(f)  # equal shares: log 2 for both
+    close(even, head(f) + math.log(2))
+
+
+def test_a_class_that_nobody_has_is_as_the_rarest():
+    """Counts 0, 6, 2 of 8: log 4 for the classes 0 and 2, log(8/6) = .287682 for 1. Nobody has anything: as it was."""
+    close(Realign().adjusted(G, T([0, 6, 2])).bias, [0.1 + math.log(4), -0.1 + 0.287682, math.log(4)])
+    assert torch.equal(Realign().adjusted(G, T([0, 0, 0])).bias, G.bias)
+    half = Head(G.weight.half(), G.bias.half())
+    assert Realign().adjusted(half, T([0, 6, 2])).bias.dtype == torch.float16
+
+
+def test_views_by_name():
+    counts = T([1, 8, 4])
+    heads = Heads({}, G, L, fixed=Head(L.weight, torch.zeros(3)))
+    found = Realign().views(heads, counts)
+    assert list(found) == ["universal", "plain", "realigned", "universal_adjusted", "adjusted"]
+    close(found["universal_adjusted"].bias, [2.564949, 0.485508, 1.178655])
+    assert torch.equal(found["universal_adjusted"].weight, L.weight)
+    close(found["adjusted"].bias, Realign().adjusted(G, counts).bias)
+    assert list(Realign().views(heads)) == ["universal", "plain", "realigned"]
+    assert list(Realign().views(heads._replace(fixed=None), counts)) == ["plain", "realigned", "adjusted"]
 
 
 def test_o6_personal():
@@ -83,6 +124,6 @@ def test_realigned_rows_are_parallel_to_the_global_ones():
 
 
 def test_impossible_realignments():
-    for options in ({"kappa": 0.0}, {"tau": -1.0}, {"personal": "both"}, {"kappa": math.inf}):
+    for options in ({"kappa": 0.0}, {"tau": -1.0}, {"personal": "both"}, {"kappa": math.inf}, {"prior_tau": -1.0}):
         with pytest.raises(InputError):
             Realign(**options)

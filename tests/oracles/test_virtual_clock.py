@@ -131,7 +131,7 @@ def test_seconds_to_a_target_are_virtual_where_there_are_such() -> None:
         ({"profiles": {"wifi": -1.0}}, "network.profiles.wifi: should be more than 0, got -1.0"),
         (
             {"profiles": {"wifi": 1.0}, "latency_ms": 3},
-            "network: profiles and latency_ms exclude each other; a profile of your own goes below [network.own]",
+            "network: profiles and latency_ms are mutually exclusive; define your own profiles below [network.own]",
         ),
         ({"own": {"bus": {"latency_ms": 3}}}, "network: profiles of your own need shares: profiles = { bus = 1.0 }"),
     ],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "house.py"
+from helpers.scripts import loaded
+
 FILES = {
     "own/__init__.py": "from own.low import Low as Low",
     "own/low.py": """
@@ -28,17 +28,13 @@ def f():
 
 
 def test_importers_annotations_and_depth(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("house", SCRIPT)
-    assert spec
-    assert spec.loader
-    house_script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(house_script)
+    house_script = loaded("benchmarks/house.py")
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     house = house_script.House(tmp_path)
-    assert house.importers() == {
+    assert {name: len(by) for name, by in house.importers().items()} == {
         "own": 1,
         "own.low": 1,
         "own.mid": 2,
@@ -46,9 +42,11 @@ def test_importers_annotations_and_depth(tmp_path: Path) -> None:
         "own.top.high": 1,
         "own.top.other": 0,
     }
+    assert house.importers()["own.top.high"] == ["own.top.other"]
     annotations = list(house.annotations())
     assert len(annotations) == 5  # a field, two parameters, two returned; not the variable y
     assert sum(house_script.mentions(one, "Any") for one in annotations) == 2
     assert house.depth("own.top.high:High") == 3  # High on Mid on Low; Mark has no methods
+    assert house.depth("own.top.high:High", without="own.mid:Mid") == 2
     assert house.depth("own.mid:Mark") == 1
     assert house.depth("own.top.other:High") == 0

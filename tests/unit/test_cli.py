@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def test_help_lists_the_commands_and_begins_with_those_that_most_need() -> None:
     first, *groups = PANELS.values()
     assert len(first) <= 11
     for command in ("new", "run", "compare", "resume", "report", "watch", "recipes", "methods", "serve", "join"):
-        assert said.index(f"│ {command} ") < said.index("Look at data")
+        assert said.index(f"│ {command} ") < said.index("Inspect data")
     assert sum(map(len, groups)) > len(first)
 
 
@@ -78,6 +79,10 @@ def test_every_command_explains_itself_with_an_example(command: str, option: str
     assert said.code == 0
     assert f"Example: fedquilt {command}" in " ".join(said.out.split())
     assert "--json" in said.out
+    lines = said.out.partition("╭")[0].splitlines()
+    for line, below in itertools.pairwise(lines):  # each is as long as it may be
+        if line.strip() and below.strip():
+            assert len(f"{line.rstrip()} {below.split()[0]}") >= 80, line
 
 
 def test_no_command_and_an_unknown_command() -> None:

@@ -29,6 +29,8 @@ def test_a_new_project_runs(data: str, tmp_path: Path, monkeypatch: pytest.Monke
     found = fedquilt("run", "recipe.toml", "rounds=3", "--json")
     assert found.code == 0, found
     assert found.json["last"]["test_accuracy"] > 0.25
+    if data == "csv":
+        assert "labels: 0 benign, 1 malignant" in fedquilt("partition", "recipe.toml").out
     if data != "digits":
         return
     compared = fedquilt("compare", "recipe.toml", "rounds=1", "compare.seeds=[0]", "engine.at_once=1", "--json")
@@ -76,9 +78,9 @@ def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     before = (tmp_path / "mine" / "recipe.toml").read_text()
     said = fedquilt("new", tmp_path / "mine", "--json")
     assert said.code == 2
-    assert "there already, and not empty" in json.loads(said.out)["message"]
+    assert "already exists and is not empty" in json.loads(said.out)["message"]
     assert (tmp_path / "mine" / "recipe.toml").read_text() == before
-    assert "gives no name" in fedquilt("new", tmp_path / "...").err
+    assert "is not a valid project name" in fedquilt("new", tmp_path / "...").err
 
 
 def test_a_run_that_is_not_there_is_told_by_its_likeness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def learned_in(folder: Path, federation: Source | None = None) -> tuple[LearnedR
     part, new = federations_of(config)
     found = new if federation is None else federation
     if found is None:
-        raise InputError(f"The recipe of '{folder}' holds nobody out. Give data.newcomers, or a federation.")
+        raise InputError(f"The recipe of '{folder}' holds out no clients. Set data.newcomers, or pass a federation.")
     return learned_from(config, folder, part), found
 
 
@@ -34,7 +34,7 @@ def learned_from(config: Config, folder: Path, part: Divided) -> LearnedRun:
     """The state in the newest snapshot of a run on these data."""
     found = RunFolder(folder).newest(config.identity(), part.fingerprint())
     if found is None:
-        raise SnapshotError(f"'{folder}' has no snapshot that is whole. Run it (on): fedquilt resume {folder}")
+        raise SnapshotError(f"'{folder}' has no valid snapshot. Run or resume it: fedquilt resume {folder}")
     return LearnedRun(method_of(config, part), found.state, found.done, Seed(config.seed))
 
 

@@ -76,12 +76,7 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     place = Path(folder)
     found, text = clusters_in(place)
     config = config_in(place)
-    if isinstance(data, Site):
-        site = data
-    elif config.data.text is not None and Path(data).suffix != ".npz":
-        site = _texts(config, place, Path(data))
-    else:
-        site = rows_of(config, Path(data), text["classes"], kept_in(place))
+    site = data if isinstance(data, Site) else _site(config, place, Path(data), text["classes"])
     snapshot = _newest(config, place)
     learned = LearnedRun(
         method_of(config, cast(Divided, _Alone(site, text["classes"]))),
@@ -107,14 +102,21 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
             ) from error
 
 
+def _site(config: Config, run: Path, path: Path, classes: int) -> Site:
+    """The samples in a file, prepared as the run's were."""
+    if config.data.text is not None and path.suffix != ".npz":
+        return _texts(config, run, path)
+    return rows_of(config, path, classes, kept_in(run))
+
+
 def _newest(config: Config, folder: Path) -> SnapshotRecord:
     """The last state; the run's own result says which data it was made with."""
     data = (result_of(folder) or {}).get("data")
     if data is None:
-        raise SnapshotError(f"'{folder}' is not finished. Run it to its end first: fedquilt resume {folder}")
+        raise SnapshotError(f"'{folder}' is not finished. Finish it first: fedquilt resume {folder}")
     found = RunFolder(folder).newest(config.identity(), data)
     if found is None:
-        raise SnapshotError(f"'{folder}' has no snapshot that can be used.")
+        raise SnapshotError(f"'{folder}' has no valid snapshot.")
     return found
 
 

@@ -64,9 +64,7 @@ class TaskEvaluator:
 
     def __post_init__(self) -> None:
         if not getattr(self.method, "reconstructs", False):
-            raise InputError(
-                "Only methods that learn features by guessing hidden patches are probed, such as podfcssv."
-            )
+            raise InputError("Only masked-autoencoder methods, such as podfcssv, can be probed.")
 
     @property
     def net(self) -> Net:
@@ -194,12 +192,15 @@ class Recalled:
         config = config_in(folder)
         stream, _ = federations_of(config)
         if not isinstance(stream, Stream):
-            raise InputError(f"The data of '{folder}' stay as they are. Forgetting needs a stream: give [stream].")
+            raise InputError(
+                f"The data of '{folder}' do not change over time. Measuring forgetting needs a "
+                "stream: add [stream] to the recipe."
+            )
         stages = tuple(stages_in(folder))
         if not stages:
             raise InputError(
-                f"'{folder}' kept nothing of its stages, or has not ended its first one. Set output.stages = true "
-                "and run it again."
+                f"'{folder}' has no saved stages, or has not finished the first one. Set output.stages = true and "
+                "run it again."
             )
         tasks = tuple(stream.clock.task(stage.round - 1) for stage in stages)
         method = method_of(config, stream)

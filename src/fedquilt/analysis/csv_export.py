@@ -38,10 +38,13 @@ def export_csv(run: str | Path, to: str | Path) -> Row:
     """Write the files of a run below the folder ``to``; tells how many clients and rounds there were."""
     source, top = RunFolder(Path(run)), Path(to)
     if any(top.glob("*")):
-        raise InputError(f"'{top}' is not empty, and tables of two runs would mix there. Give a new folder.")
+        raise InputError(f"'{top}' is not empty. Give a new folder, so that tables of two runs do not mix.")
     rounds = [r for r in source.rows("metrics/rounds.jsonl") if "test_accuracy" in r]
     if not rounds:
-        raise InputError(f"'{run}' has no scored round: it was not run, or has no test samples.")
+        raise InputError(
+            f"'{run}' has no evaluated round with accuracies: it has not run, has no test samples, or another task "
+            "than one class for each row."
+        )
     names = ("round", "test_accuracy", "test_accuracy_std", "test_loss")
     _write(top / "server_metrics.csv", SERVER, _fields(rounds, names))
     updates = _updates(source.rows("metrics/client_updates.jsonl"))

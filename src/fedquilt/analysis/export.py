@@ -115,7 +115,7 @@ def facts_of(run: RunModels, found: RunModel, module: nn.Module) -> Row:
         "of": found.name,
         "round": found.round,
         "input": {"shape": list(inputs.shape), "dtype": inputs.dtype},
-        "prepared": kept.prepare.told() if kept else inputs.told(),
+        "prepared": kept.prepare.describe() if kept else inputs.told(),
         "classes": inputs.classes,
         "names": list(inputs.names),
     }
@@ -138,7 +138,7 @@ class _Scores(nn.Module):
 def _onnx(run: RunModels, found: RunModel, module: nn.Module, path: Path, facts: Row) -> float:
     """Write it, if it computes what the model here does; the largest difference."""
     if found.note:
-        raise InputError(f"'{found.name}' as ONNX would answer otherwise than the run: {found.note}.")
+        raise InputError(f"'{found.name}' as ONNX would give other predictions than the run: {found.note}.")
     onnx, runtime = _libraries()
     embeds = bool(getattr(run.learned.method, "reconstructs", False))
     scores = _Scores(module, embeds).eval()
@@ -148,7 +148,7 @@ def _onnx(run: RunModels, found: RunModel, module: nn.Module, path: Path, facts:
     if not difference <= NEAR:
         raise InputError(
             f"'{path}' is not written: as ONNX the model's scores differ by {difference:.1e} of the largest one (at "
-            f"most {NEAR:.0e} may be rounding). Take --format safetensors."
+            f"most {NEAR:.0e} may be rounding). Use --format safetensors."
         )
     write_atomic(path, content)
     return difference
@@ -179,7 +179,7 @@ def _converted(onnx: Any, scores: nn.Module, rows: Tensor, facts: Row) -> bytes:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         fixed = " Its forward fixes the number of rows: write x.shape[0] there, not len(x)." if "rows" in first else ""
         raise InputError(
-            f"torch cannot write this model as ONNX: {first[:300]}{fixed} Or take --format safetensors."
+            f"torch cannot write this model as ONNX: {first[:300]}{fixed} Or use --format safetensors."
         ) from error
     onnx.helper.set_model_props(proto, {"fedquilt": json.dumps(facts)})
     content: bytes = proto.SerializeToString()
@@ -223,8 +223,8 @@ def save_folder(module: nn.Module, path: Path, facts: Row) -> None:
         whole, beside, how = module, {}, f"from transformers import {type(module).__name__}"
     else:
         raise InputError(
-            f"{facts['model']} is not made of a model of transformers, as text_encoder and hf_mae are, and has no "
-            "save_pretrained. Take --format safetensors or onnx."
+            f"{facts['model']} is not a transformers model (as text_encoder and hf_mae are): it has no "
+            "save_pretrained. Use --format safetensors or onnx."
         )
     part = path.with_name(path.name + ".part")
     with storage(path.parent):

@@ -29,7 +29,7 @@ from fedquilt.storage.slots import entries_of
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedRun:
     """A run after its last snapshot."""
 
     folder: Path
@@ -38,7 +38,7 @@ class Played:
     learned: LearnedRun
 
     @classmethod
-    def of(cls, folder: Path) -> Played:
+    def of(cls, folder: Path) -> PlayedRun:
         """From the folder; the data are made anew by its recipe."""
         config = config_in(folder)
         federation, _ = federations_of(config)

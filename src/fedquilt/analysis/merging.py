@@ -25,7 +25,7 @@ from fedquilt.models.weights.files import fingerprint
 from fedquilt.models.weights.streamed import CheckpointWriter, StoredModel, compare, finite
 from fedquilt.models.weights.torch_files import is_torch_file
 from fedquilt.pieces.merging.informed import Fisher, RegMean, Slerp, greedy_soup
-from fedquilt.pieces.merging.rule import Difference, MergeReport, Rule, Work, check_weights, merged, weights_of
+from fedquilt.pieces.merging.rule import Difference, MergeReport, MergeRule, Work, check_weights, merged, weights_of
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.ties import Dare, Soup, TaskArithmetic, Ties
 from fedquilt.rounds.client import one_thread
@@ -37,13 +37,14 @@ def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int
     """Which models go into the soup, and its accuracy on the server's validation samples, or on all clients'
     together."""
     if recipe is None:
-        raise InputError("A greedy soup is scored on validation samples: give a recipe with --recipe.")
+        raise InputError("A greedy soup is evaluated on validation samples: give a recipe with --recipe.")
     config = load(recipe)
     federation = federation_of(config)
     tables = _validation_tables(federation)
     if not tables:
         raise InputError(
-            f"The recipe '{recipe}' has no validation samples; set data.valid = 0.1 or data.common_valid = 0.1, say."
+            f"The recipe '{recipe}' has no validation samples; set, for example, data.valid = 0.1 or "
+            "data.common_valid = 0.1."
         )
     method = method_of(config, federation)
     net = method.net  # type: ignore[attr-defined]
@@ -81,7 +82,7 @@ RULES = {
 }
 ALIASES = {"masked_mean": "stitch", "harmonic": "stitch", "mean": "soup", "uniform_soup": "soup"}
 WITHOUT_BASE = ("soup", "greedy_soup", "slerp", "fisher", "regmean")  # the same whatever models began from
-_MAKERS: dict[str, Callable[..., Rule]] = {
+_MAKERS: dict[str, Callable[..., MergeRule]] = {
     "stitch": Stitch,
     "task_arithmetic": TaskArithmetic,
     "ties": Ties,
@@ -159,7 +160,7 @@ def merge_files(request: Request, step: Step | None = None) -> Row:
 def _check_alike(base: StoredModel, models: Sequence[StoredModel]) -> None:
     """Raise unless the models have the tensors of the base."""
     if not len(base):
-        raise InputError(f"'{base.path}' holds no tensors: there is nothing to merge.")
+        raise InputError(f"'{base.path}' contains no tensors: there is nothing to merge.")
     problems = [p for m in models for p in compare(base, m)]
     if problems:
         listed = "\n".join(f"  - {p}" for p in problems[:20])
@@ -170,9 +171,11 @@ def _check(request: Request, rule: str) -> None:
     if not request.models:
         raise InputError("There is nothing to merge: give at least one model.")
     if request.base is None and rule not in WITHOUT_BASE:
-        raise InputError(f"The rule {rule} merges changes: give the model they began from with --base.")
+        raise InputError(f"The rule {rule} merges weight changes: give the common base model with --base.")
     if is_torch_file(request.out):
-        raise InputError(f"--out {request.out}: merged models are written as safetensors. Give a name that ends so.")
+        raise InputError(
+            f"--out {request.out}: merged models are written as safetensors. Use a file name that ends in .safetensors."
+        )
     if request.out.exists() and not request.force:
         raise InputError(f"'{request.out}' exists. Give another name, or --force to replace it.")
     if request.out.resolve() in [p.resolve() for p in (*request.models, request.base) if p is not None]:
@@ -187,7 +190,9 @@ def _check_options(rule: str, given: Iterable[str]) -> None:
         raise InputError(f"The rule {rule} takes {takes}; got --{foreign[0]}.")
 
 
-def _written(request: Request, rule: Rule, base: StoredModel, models: Sequence[StoredModel], step: Step | None) -> Row:
+def _written(
+    request: Request, rule: MergeRule, base: StoredModel, models: Sequence[StoredModel], step: Step | None
+) -> Row:
     work = Work(
         base,
         [Difference(m, base) for m in models],
@@ -216,11 +221,11 @@ def _written(request: Request, rule: Rule, base: StoredModel, models: Sequence[S
     return {**found, "extra": extra}
 
 
-def _write_all(writer: CheckpointWriter, rule: Rule, work: Work, base: StoredModel, step: Step | None) -> None:
+def _write_all(writer: CheckpointWriter, rule: MergeRule, work: Work, base: StoredModel, step: Step | None) -> None:
     ordered = _InOrder(base, writer.names)
     for name, tensor in merged(rule, Work(ordered, work.deltas, work.names, work.weights, work.seed, work.report)):
         if not finite(tensor):
-            raise InputError(f"'{name}' would not be finite after the merge: are scale or weights too large?")
+            raise InputError(f"'{name}' would be non-finite after the merge: are scale or weights too large?")
         writer.add(name, tensor)
         if step is not None:
             step(name, tensor.numel())
@@ -242,7 +247,7 @@ class _InOrder(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def _rule(rule: str, options: Mapping[str, JSON], statistics: Sequence[StoredModel]) -> Rule:
+def _rule(rule: str, options: Mapping[str, JSON], statistics: Sequence[StoredModel]) -> MergeRule:
     given = {k: v for k, v in options.items() if k not in ("statistics", "recipe")}
     if rule in ("fisher", "regmean"):
         return Fisher(statistics) if rule == "fisher" else RegMean(statistics, **given)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedquilt.analysis.afterwards import config_in
-from fedquilt.analysis.heads import Played
+from fedquilt.analysis.heads import PlayedRun
 from fedquilt.analysis.predict import Answers, answered, reader_of
-from fedquilt.analysis.tails import evaluated, whole_views
+from fedquilt.analysis.tails import evaluated
 from fedquilt.core.net import logits_of
 from fedquilt.core.params import Params
 from fedquilt.core.plain import Row
@@ -35,8 +35,10 @@ def realigned(folder: str | Path, realign: Realign | None = None, to: Path | Non
     """Save the modes of a finished run and score them; training-free, and the run itself stays as it is.
 
     ``universal`` (where there is a fixed frame), ``global`` (the realigned global head), ``plain`` (the global head as
-    trained), and for each client ``client-ID``: its realigned head, and as a tensor ``mask`` which classes it knows.
-    A client without a head of its own gets the realigned global one; its file says so (``fallback``).
+    trained), ``adjusted`` and ``universal_adjusted`` (the plain head and the frame, their scores adjusted for the class
+    shares of all clients' training samples), and for each client ``client-ID``: its realigned head, and as a tensor
+    ``mask`` which classes it knows. A client without a head of its own gets the realigned global one; its file says so
+    (``fallback``).
 
     Args:
         folder: Of a run.
@@ -47,7 +49,7 @@ def realigned(folder: str | Path, realign: Realign | None = None, to: Path | Non
         The scores of :func:`fedquilt.analysis.tails.evaluate`, and the files.
     """
     with one_thread():
-        played = Played.of(Path(folder))
+        played = PlayedRun.of(Path(folder))
         rule = realign or getattr(played.learned.method, "realign", None) or Realign()
         place = to or played.folder / FOLDER
         files = _saved(played, rule, place)
@@ -56,18 +58,19 @@ def realigned(folder: str | Path, realign: Realign | None = None, to: Path | Non
     return {**found, "files": files}
 
 
-def _saved(played: Played, rule: Realign, place: Path) -> list[str]:
+def _saved(played: PlayedRun, rule: Realign, place: Path) -> list[str]:
     shared = played.heads()
     if shared is None:
         raise InputError(
             "Realignment needs a global model that is a body and a linear layer called head; "
             f"{played.config.method.kind} with the model {played.config.model.kind} has none. "
-            "'fedquilt tails RUN' scores it all the same."
+            "'fedquilt tails RUN' evaluates it anyway."
         )
-    names = {"universal": "universal", "global": "plain", "realigned": "global"}
+    views = rule.views(shared, played.counts.sum(0))
+    named = {"global" if view == "realigned" else view: head for view, head in views.items()}
     files = [
-        _write(played, place / f"{names[view]}.safetensors", with_head(shared.body, head), {"mode": names[view]}, rule)
-        for view, head in whole_views(shared, rule).items()
+        _write(played, place / f"{name}.safetensors", with_head(shared.body, head), {"mode": name}, rule)
+        for name, head in named.items()
     ]
     for client, counts in zip(played.clients, played.counts, strict=True):
         heads, what = played.heads(client), {"mode": "personal", "client": client, "fallback": False}
@@ -85,7 +88,7 @@ def file_of(client: ClientId) -> str:
     return f"client-{name}.safetensors"
 
 
-def _write(played: Played, path: Path, model: Params, what: Row, rule: Realign) -> str:
+def _write(played: PlayedRun, path: Path, model: Params, what: Row, rule: Realign) -> str:
     whole = {n: t.contiguous() for n, t in played.plain.full(model).items()}
     data = played.federation
     about = {
@@ -114,7 +117,7 @@ class Mode:
 def load_mode(path: str | Path) -> Mode:
     """Read a mode that ``realigned`` saved."""
     if not Path(path).is_file():
-        raise InputError(f"There is no file '{path}'. Make the modes of a run first: fedquilt realign RUN")
+        raise InputError(f"There is no file '{path}'. Create them first: fedquilt realign RUN")
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about = json.loads((file.metadata() or {})["fedquilt"])
@@ -127,7 +130,7 @@ def load_mode(path: str | Path) -> Mode:
     return Mode(tensors, mask, about)
 
 
-Kind = Literal["universal", "global", "plain", "personal"]
+Kind = Literal["universal", "global", "plain", "adjusted", "universal_adjusted", "personal"]
 
 
 def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client: ClientId | None = None) -> Answers:
@@ -136,7 +139,8 @@ def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client:
     Args:
         folder: Of the run.
         data: As :func:`fedquilt.analysis.predict.predict` takes them.
-        mode: 'universal', 'global' (realigned), 'plain' or 'personal'.
+        mode: 'universal', 'global' (realigned), 'plain', 'adjusted' (for class shares), 'universal_adjusted' or
+            'personal'.
         client: Whose model, for 'personal'.
 
     Example:
@@ -144,7 +148,7 @@ def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client:
         tensor([1, 0, 4])
     """
     if (mode == "personal") != (client is not None):
-        raise InputError("A client is named with mode 'personal', and only then: --mode personal --client 3.")
+        raise InputError("--client requires --mode personal: --mode personal --client 3.")
     name = file_of(client) if client is not None else f"{mode}.safetensors"
     place, config = Path(folder) / FOLDER / name, config_in(Path(folder))
     if not place.is_file() and place.parent.is_dir():

@@ -42,7 +42,7 @@ class Newcomers:
         clients: For each newcomer its test samples, every metric, and the accuracy of always answering its most
             frequent training label (majority).
         mean, std, worst: Of the accuracies, over newcomers.
-        majority: The mean of the majority accuracies: the least that must be beaten.
+        majority: The mean of the majority accuracies: trivial baseline.
     """
 
     mode: str
@@ -120,18 +120,21 @@ def _learned(
     if isinstance(trained, Snapshot):
         return LearnedRun(trained.method, trained.state, trained.round, trained.seed), federation
     if state is None:
-        raise InputError("A method alone has learned nothing: give the server's state too, or a snapshot of a run.")
+        raise InputError("A method has no trained weights: give the server state too, or a snapshot of a run.")
     return LearnedRun(trained, state, rounds, Seed(seed)), federation
 
 
 def _check_scorable(learned: LearnedRun, mode: str, whole: Params | None, own: object) -> None:
     """Raise unless a newcomer of this mode has a model, and one that classifies."""
     if getattr(learned.method, "reconstructs", False):
-        raise InputError(f"{type(learned.method).__name__} does not classify, which is what newcomers are scored by.")
+        raise InputError(f"{type(learned.method).__name__} is not a classifier, so new clients cannot be scored.")
+    task = getattr(getattr(learned.method, "net", None), "task", None)
+    if task is not None and task.kind != "classification":
+        raise InputError(f"New clients are scored by the class of each row, and the task of this run is {task.name}.")
     if mode == "none" and whole is None and own is None:
         raise InputError(
-            f"{type(learned.method).__name__} has no global model: what its clients use is partly or wholly their own. "
-            "A newcomer has to train first: mode 'fine_tune' or 'head'."
+            f"{type(learned.method).__name__} has no global model: its clients use personal models. "
+            "A new client has to train first: mode 'fine_tune' or 'head'."
         )
 
 
@@ -206,8 +209,7 @@ class Tuning:
         scores = logits_of(self.net(params, batch, train=True)) if alone else self.method.predict(params, batch)
         if not scores.requires_grad:
             raise InputError(
-                f"What {type(self.method).__name__} predicts does not depend on the part that is to be tuned. Use mode "
-                "'fine_tune'."
+                f"What {type(self.method).__name__} predicts does not depend on the part to tune. Use mode 'fine_tune'."
             )
         return F.cross_entropy(scores, batch.y)
 

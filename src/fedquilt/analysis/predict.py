@@ -27,7 +27,7 @@ from fedquilt.core.plain import Array
 from fedquilt.core.table import Batch, Prepare, Table
 from fedquilt.data import imports
 from fedquilt.data.checks import input_column
-from fedquilt.data.imports.columns import joined
+from fedquilt.data.imports.columns import Targets, joined
 from fedquilt.data.imports.columns import labels as numbered
 from fedquilt.data.imports.tables import cells_of
 from fedquilt.data.npz import load
@@ -36,11 +36,14 @@ from fedquilt.data.sources.formats.pictures import ENDINGS, decoded
 from fedquilt.data.sources.formats.text import encoded
 from fedquilt.data.tabular import stored_like
 from fedquilt.errors import InputError, did_you_mean
+from fedquilt.metrics.evaluation import score_row
+from fedquilt.metrics.table import use_task
 from fedquilt.models import tokenise
 from fedquilt.rounds.client import one_thread
 from fedquilt.runs.inputs import BY_RECIPE, Inputs, inputs_in
 from fedquilt.runs.preparation import kept_in
 from fedquilt.storage.files import write_atomic
+from fedquilt.tasks import Task
 
 GREY = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (ITU-R BT.601)
 TABLES = (".csv", ".csv.gz", ".parquet")
@@ -57,18 +60,20 @@ class NewRows:
 
 
 @dataclass(frozen=True)
-class Reader:
+class RunReader:
     """How a run's rows were read and prepared.
 
     Args:
         inputs: What the run keeps of it.
         table: How its columns are prepared, if its rows are a table.
         again: The preparer by the recipe and its data, where the run keeps none.
+        task: What the run's models make of a row; None for scores of classes.
     """
 
     inputs: Inputs
     table: PerColumn | None
     again: Callable[[], Prepare | None]
+    task: Task | None = None
 
     @property
     def reading(self) -> Reading:
@@ -85,7 +90,7 @@ class Reader:
         """
         names, x, labels = self._path(Path(data)) if isinstance(data, str | Path) else self._given(data)
         if not len(x):
-            raise InputError("There are no rows to answer.")
+            raise InputError("There are no samples to predict.")
         return NewRows(names or tuple(map(str, range(len(x)))), self._prepared(x), labels)
 
     def _path(self, path: Path) -> tuple[tuple[str, ...], Any, Tensor | None]:
@@ -117,6 +122,10 @@ class Reader:
         x = self._of_table(named, where)
         label = self.reading.label or "label"
         known = self.columns.columns if self.columns else ()
+        if self.task is not None and self.task.numeric:
+            wanted = tuple(label.split(", "))
+            there = all(name in named for name in wanted)
+            return x, self._labels(Targets(wanted)(named, where), len(x), where) if there else None
         y = None if label in (*self.reading.text, *(c.name for c in known)) else named.get(label)
         return x, None if y is None else self._labels(y, len(x), f"{where}, column {label!r}")
 
@@ -149,7 +158,14 @@ class Reader:
         return encoded(texts, reading.vocabulary, reading.length)
 
     def _labels(self, y: Array, rows: int, what: str) -> Tensor | None:
-        """Class numbers of labels as they stand there; None where nobody can know them."""
+        """Class numbers (targets) of labels as they stand there; None where nobody can know them."""
+        if self.task is not None:
+            found = self.task.targets(y, what)
+            if len(found) != rows or self.task.outputs(found) != self.inputs.classes:
+                raise InputError(
+                    f"{what} is of shape {tuple(found.shape)}, unlike the targets of {rows} rows of the run."
+                )
+            return found
         classes = self.inputs.classes
         if classes is None or (y.dtype.kind in "UO" and all(not str(v).strip() for v in y)):
             return None
@@ -176,20 +192,25 @@ class Reader:
 
     def _pictures(self, path: Path) -> tuple[tuple[str, ...], Array, Tensor | None]:
         """The images of a folder, stored as the run's were; folders named as its classes are labels."""
-        shape, dtype = self.inputs.stored or ((), "")
-        if dtype != "uint8" or len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
-            raise InputError(
-                f"The run's rows are no square images of bytes but {_shown(self.inputs.stored)}; give an .npz with x."
-            )
+        channels, side = self._image_size()
         files = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and not p.name.startswith("."))
         if not files:
             raise InputError(f"{path} holds no images ({', '.join(sorted(ENDINGS))}).")
-        images = decoded(files, shape[1])
-        if shape[0] == 1:
+        images = decoded(files, side)
+        if channels == 1:
             images = np.rint(np.tensordot(images, GREY, axes=(1, 0)))[:, None].clip(0, 255).astype(np.uint8)
         folders, names = np.array([p.parent.name for p in files]), self.reading.number_of
         labels = self._labels(folders, len(files), str(path)) if names and set(folders) <= names.keys() else None
         return tuple(str(p.relative_to(path)) for p in files), images, labels
+
+    def _image_size(self) -> tuple[int, int]:
+        """How many channels the run's images have, and how many pixels a side."""
+        shape, dtype = self.inputs.stored or ((), "")
+        if dtype != "uint8" or len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
+            raise InputError(
+                f"The run's inputs are not square byte images but {_shown(self.inputs.stored)}; give an .npz with x."
+            )
+        return shape[0], shape[1]
 
     # Prepared
 
@@ -272,7 +293,41 @@ class Answers:
         write_atomic(Path(path), self.csv().encode())
 
 
-def predict(folder: str | Path, data: Any, model: str = "global", *, method: Method | None = None) -> Answers:
+@dataclass(frozen=True)
+class TaskAnswers:
+    """What a model of another task than one class label for each row makes of each row.
+
+    Args:
+        names: Of the rows: a file, or a number.
+        values: In the units of targets, [rows, targets].
+        target_names: Of the columns.
+        metrics: Of these rows, where targets are known.
+        note: What one should know of the model; '' if nothing.
+    """
+
+    names: tuple[str, ...]
+    values: Tensor
+    target_names: tuple[str, ...]
+    metrics: Mapping[str, float]
+    note: str = ""
+
+    def csv(self) -> str:
+        """As a table: the row, and its answers."""
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(("row", *self.target_names))
+        for name, values in zip(self.names, self.values.tolist(), strict=True):
+            writer.writerow((name, *(f"{v:.6g}" for v in values)))
+        return text.getvalue()
+
+    def save(self, path: str | Path) -> None:
+        """Write them as CSV."""
+        write_atomic(Path(path), self.csv().encode())
+
+
+def predict(
+    folder: str | Path, data: Any, model: str = "global", *, method: Method | None = None
+) -> Answers | TaskAnswers:
     """Answer new rows with a model of a run, as its evaluations do.
 
     Rows are read and prepared as the run's were: standardised by the same numbers, encoded by the same categories and
@@ -293,17 +348,34 @@ def predict(folder: str | Path, data: Any, model: str = "global", *, method: Met
     found = run.model(model)
     if getattr(run.learned.method, "reconstructs", False):
         raise InputError(
-            f"{run.method_name} learns features, no classes. They are made by "
+            f"{run.method_name} learns features, not classes. Compute them with "
             f"load_model({str(folder)!r}).embed(images)."
         )
-    rows = reader_of(run.folder, run.config, run.inputs).read(data)
+    task = getattr(getattr(run.learned.method, "net", None), "task", None)
+    rows = reader_of(run.folder, run.config, run.inputs, task).read(data)
     try:
+        if task is not None and task.kind != "classification":
+            return _by_task(rows, run.inputs, task, partial(run.learned.method.predict, found.params), run.unfinished)
         return answered(rows, run.inputs, partial(run.learned.method.predict, found.params), note=run.unfinished)
     except (RuntimeError, IndexError) as error:
         raise InputError(f"The rows do not fit the run's model: {str(error).splitlines()[0]}") from error
 
 
-def reader_of(folder: Path, config: Config | None = None, inputs: Inputs | None = None) -> Reader:
+def _by_task(rows: NewRows, inputs: Inputs, task: Task, score: Callable[[Batch], Tensor], note: str) -> TaskAnswers:
+    """The answers of a model in the units of targets, and how good they are."""
+    with one_thread(), torch.inference_mode():
+        out = torch.cat([score(block) for block in rows.table.blocks(ROWS)])
+    label = inputs.reading.label if inputs.reading else None
+    named = () if label is None else tuple(label.split(", "))
+    columns = named if len(named) == out.shape[1] else tuple(f"target {i}" for i in range(out.shape[1]))
+    use_task(task)
+    known = {} if rows.labels is None else score_row(task.scores(out, rows.labels))
+    return TaskAnswers(rows.names, task.answers(out), columns, {n: v for n, v in known.items() if n != "rows"}, note)
+
+
+def reader_of(
+    folder: Path, config: Config | None = None, inputs: Inputs | None = None, task: Task | None = None
+) -> RunReader:
     """How the rows of a run were read."""
     settings, kept = config or config_in(folder), kept_in(folder)
 
@@ -311,7 +383,7 @@ def reader_of(folder: Path, config: Config | None = None, inputs: Inputs | None 
         return federation_of(settings)
 
     table = None if kept is None else kept.prepare
-    return Reader(inputs or inputs_in(folder, data), table, lambda: data().prepare)
+    return RunReader(inputs or inputs_in(folder, data), table, lambda: data().prepare, task)
 
 
 def answered(

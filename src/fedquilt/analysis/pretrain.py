@@ -225,14 +225,11 @@ def _unfinished(out: Path) -> State | None:
     try:
         found = unpack((out / STATE).read_bytes())
     except FrameError as error:
-        raise InputError(f"'{out / STATE}' is damaged ({error}). Begin anew with --fresh.") from error
+        raise InputError(f"'{out / STATE}' is damaged ({error}). Start from scratch with --fresh.") from error
     return found if isinstance(found, State) else None
 
 
 def _said(config: Config) -> Row:
-    data = config.data
-    kept = ("source", "path", "label", "size", "mean", "std", "pretraining", "seed")
-    found = {n: getattr(data, n) for n in kept if getattr(data, n) is not None}
-    if data.path is not None:
-        found["path"] = Path(data.path).name
-    return {**found, "transforms": [t.model_dump() for t in data.transforms]}
+    kept = {"source", "path", "label", "size", "mean", "std", "pretraining", "seed", "transforms"}
+    found = config.data.model_dump(mode="json", include=kept, exclude_none=True)
+    return {**found, "path": Path(found["path"]).name} if "path" in found else found

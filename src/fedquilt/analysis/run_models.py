@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -63,7 +63,7 @@ class RunModel:
         """The network with these values, in evaluation mode."""
         if self.net is None:
             raise InputError(
-                f"The model '{self.name}' is no single network: it has {', '.join(list(self.params)[:5])}."
+                f"The model '{self.name}' is not a single network: it has {', '.join(list(self.params)[:5])}."
             )
         return self.net.module(self.params)
 
@@ -149,13 +149,13 @@ class RunModels:
     def _global(self) -> Params:
         found = self.learned.method.global_model(self.learned.state)
         if found is None:
-            raise InputError(f"{self.method_name} has no global model. There are: {self.names()}.")
+            raise InputError(f"{self.method_name} has no global model. Available: {self.names()}.")
         return found
 
     def _best(self) -> Params:
         path = self.folder / BEST
         if not path.is_file():
-            raise InputError(f"'{self.folder}' kept no best model. There are: {self.names()}.")
+            raise InputError(f"'{self.folder}' has no best model. Available: {self.names()}.")
         try:
             return load_file(path)
         except (SafetensorError, OSError) as error:
@@ -170,7 +170,9 @@ class RunModels:
     def client(self, client: ClientId) -> Params:
         """What this client would use now."""
         if self.inputs.elsewhere:
-            raise InputError(f"The state of client {client!r} is at its own site, so its model can only be had there.")
+            raise InputError(
+                f"The state of client {client!r} is stored at its site, so its model is only available there."
+            )
         method = self.learned.method
         return deployed_model(method, self._download(client), self._state(client), partial(self._site, client))
 
@@ -178,7 +180,7 @@ class RunModels:
         """The model that the members of a cluster have in common."""
         found = clusters_of(self.learned.state)
         if found is None:
-            raise InputError(f"This run of {self.method_name} has no clusters. There are: {self.names()}.")
+            raise InputError(f"This run of {self.method_name} has no clusters. Available: {self.names()}.")
         groups = {str(k): group for k, group in enumerate(members(found)) if group}
         if str(which) not in groups:
             raise InputError(f"There is no cluster {which}. There are: {self.names()}.")
@@ -188,14 +190,18 @@ class RunModels:
         for client in group:
             state = fresh if self.inputs.elsewhere else self._state(client)
             if not _equal(common, method.personal_model(self._download(client), state)):
-                models = getattr(self.learned.state, "models", ())
-                if len(models) == found.k and self.net and models[int(which)].keys() >= set(self.net.names):
-                    return dict(models[int(which)])  # its clients use models of their own, drawn to this one
-                raise InputError(
-                    f"Cluster {which} has no model of its own: each client has a part of its own beside. Take that of "
-                    f"a member: {', '.join(f'client:{text_of(c)}' for c in group[:FEW])}."
-                )
+                return self._drawn_to(int(which), found.k, group)
         return common
+
+    def _drawn_to(self, cluster: int, count: int, group: Sequence[ClientId]) -> Params:
+        """The model to which the members of a cluster are drawn, who use models of their own."""
+        models = getattr(self.learned.state, "models", ())
+        if len(models) == count and self.net and models[cluster].keys() >= set(self.net.names):
+            return dict(models[cluster])
+        raise InputError(
+            f"Cluster {cluster} has no complete model: part of it is personal. Use the model of "
+            f"a member: {', '.join(f'client:{text_of(c)}' for c in group[:FEW])}."
+        )
 
     # What a client has
 

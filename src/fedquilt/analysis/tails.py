@@ -19,7 +19,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from fedquilt.analysis.heads import Played
+from fedquilt.analysis.heads import PlayedRun
 from fedquilt.core.params import Params
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId, Table
@@ -45,7 +45,7 @@ def groups_of(counts: Tensor) -> dict[str, dict[str, list[int]]]:
 class TailEvaluator:
     """Scores of models on tables; features are computed once for each body and table."""
 
-    played: Played
+    played: PlayedRun
     _last: tuple[Params, Table, Tensor] | None = field(default=None, repr=False)
 
     def features(self, heads: Heads, table: Table) -> Tensor:
@@ -66,10 +66,10 @@ class TailEvaluator:
             return torch.cat([predict(model, block) for block in table.blocks(ROWS)])
 
 
-def whole_views(heads: Heads, realign: Realign) -> dict[str, Head]:
-    """The heads a new client could be given: frame, global head, realigned global head."""
-    found = {} if heads.fixed is None else {"universal": heads.fixed}
-    return {**found, "global": heads.general, "realigned": realign.whole(heads.general)}
+def whole_views(heads: Heads, realign: Realign, counts: Tensor) -> dict[str, Head]:
+    """The heads a new client could be given: frame, global head, realigned global head, and those of scores adjusted
+    for the clients' training samples per class."""
+    return {"global" if name == "plain" else name: head for name, head in realign.views(heads, counts).items()}
 
 
 def own_views(general: Head, own: Head, realign: Realign) -> dict[str, Head]:
@@ -83,23 +83,25 @@ def labels_of(table: Table) -> Tensor:
 
 
 def evaluate(folder: str | Path, realign: Realign | None = None) -> Row:
-    """Score a run on the common test set and on every client's own test samples, in every mode its method has.
+    """Score a run on the common test set and on every client's own test samples, in every mode its method has; as
+    ``validation`` also on validation samples of the server, if there are any.
 
     Modes: ``deployed`` (what the method itself uses), ``global`` and ``realigned`` (the global head, plain and
-    realigned), ``universal`` (a fixed frame), ``own`` (a client's head as it is), ``readme``, ``code`` and ``sum`` (see
-    :class:`Realign`). Local scores are told without and with the mask that leaves out classes of which the client has
-    no training sample: the same for every method. Clients that were never asked use the realigned global head instead
-    of a realigned one of their own; they are listed as ``fallback``.
+    realigned), ``universal`` (a fixed frame), ``adjusted`` and ``universal_adjusted`` (global head and frame, their
+    scores adjusted for the class shares of all clients' training samples), ``own`` (a client's head as it is),
+    ``readme``, ``code`` and ``sum`` (see :class:`Realign`). Local scores are told without and with the mask that leaves
+    out classes of which the client has no training sample: the same for every method. Clients that were never asked use
+    the realigned global head instead of a realigned one of their own; they are listed as ``fallback``.
 
     Example:
         >>> evaluate("runs/digits_lt-1a2b3c4d")["global"]["realigned"]["by_share"]["tail"]  # doctest: +SKIP
         0.53
     """
     with one_thread():
-        return evaluated(Played.of(Path(folder)), realign)
+        return evaluated(PlayedRun.of(Path(folder)), realign)
 
 
-def evaluated(played: Played, realign: Realign | None) -> Row:
+def evaluated(played: PlayedRun, realign: Realign | None) -> Row:
     rule = realign or getattr(played.learned.method, "realign", None) or Realign()
     shared, evaluator = played.heads(), TailEvaluator(played)
     counts = played.counts
@@ -111,7 +113,8 @@ def evaluated(played: Played, realign: Realign | None) -> Row:
         "realign": asdict(rule),
         "rows": counts.sum(0).tolist(),
         "groups": groups_of(counts.sum(0)),
-        "global": _common(played, evaluator, shared, rule),
+        "global": _common(played, evaluator, shared, rule, "global_test"),
+        "validation": _common(played, evaluator, shared, rule, "server_valid"),
         **_local(played, evaluator, shared, rule),
     }
     if shared is not None:
@@ -119,9 +122,9 @@ def evaluated(played: Played, realign: Realign | None) -> Row:
     return found
 
 
-def _common(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
-    """On the common test set."""
-    table: Table | None = getattr(played.federation, "global_test", None)
+def _common(played: PlayedRun, evaluator: TailEvaluator, shared: Heads | None, rule: Realign, held: str) -> Row:
+    """On rows that the federation holds in common: the test set, or the server's validation samples."""
+    table: Table | None = getattr(played.federation, held, None)
     if table is None:
         return {}
     labels, groups, scored = labels_of(table), groups_of(played.counts.sum(0)), dict[str, Tensor]()
@@ -129,7 +132,8 @@ def _common(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule
         scored["deployed"] = evaluator.scores(played.whole, table)
     if shared is not None:
         features = evaluator.features(shared, table)
-        scored |= {name: head(features) for name, head in whole_views(shared, rule).items()}
+        views = whole_views(shared, rule, played.counts.sum(0))
+        scored |= {name: head(features) for name, head in views.items()}
     return {name: _told(tally(scores, labels), groups) for name, scores in scored.items()}
 
 
@@ -138,7 +142,7 @@ def _told(found: ClassTally, groups: Mapping[str, JSON]) -> Row:
     return {**found.measures(), **halves([found]), **kinds, "per_class": found.recalls.tolist()}
 
 
-def _local(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
+def _local(played: PlayedRun, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
     """On each client's own test samples."""
     tallies: dict[str, dict[str, list[ClassTally]]] = {}
     groupings: dict[str, list[Any]] = {kind: [] for kind in GROUPINGS}
@@ -166,7 +170,7 @@ def _local(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule:
 
 
 def _client_scores(
-    played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign, client: ClientId, table: Table
+    played: PlayedRun, evaluator: TailEvaluator, shared: Heads | None, rule: Realign, client: ClientId, table: Table
 ) -> tuple[dict[str, Tensor], bool]:
     """The scores of one client's samples in every mode, and whether it has no head of its own for want of a client
     update."""
@@ -174,7 +178,7 @@ def _client_scores(
     if shared is None:
         return scored, False
     features = evaluator.features(shared, table)
-    scored |= {name: head(features) for name, head in whole_views(shared, rule).items()}
+    scored |= {name: head(features) for name, head in whole_views(shared, rule, played.counts.sum(0)).items()}
     heads = played.heads(client)
     if heads is not None and heads.own is not None:
         own = evaluator.features(heads, table)
@@ -184,7 +188,7 @@ def _client_scores(
     return {**scored, "own": scored["deployed"], **dict.fromkeys(PERSONAL, scored["realigned"])}, True
 
 
-def _collapsed(played: Played, evaluator: TailEvaluator, shared: Heads, rule: Realign) -> Row:
+def _collapsed(played: PlayedRun, evaluator: TailEvaluator, shared: Heads, rule: Realign) -> Row:
     """Neural collapse of the training samples' features, and norms of the heads' rows."""
     tables = [played.federation.site(c, played.learned.done - 1).train for c in played.clients]
     features = torch.cat([*map(partial(evaluator.features, shared), tables)])

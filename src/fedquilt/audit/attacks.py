@@ -12,8 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.audit.analytic import BIAS, features_of, label_of, present_classes
-from fedquilt.audit.inversion import Guess, Puzzle, invert
+from fedquilt.audit.inversion import BIAS, Guess, Puzzle, features_of, invert, label_of, present_classes
 from fedquilt.audit.sight import Sight, View, filled
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
@@ -26,7 +25,7 @@ MOST = 8  # inputs that a search looks for at once
 
 
 @dataclass(frozen=True)
-class Scene:
+class AttackScene:
     """What every attacker knows: the network, the range of the values, a usual input, the batch size, its patience."""
 
     net: Net
@@ -38,7 +37,7 @@ class Scene:
     batch_size: int
 
 
-def dlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+def dlg(scene: AttackScene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """Inputs and soft labels together; of several views, the one that is explained best."""
     views = [view for view in (seen.server, seen.body) if view is not None]
     seeds = (seed, seed.fold("body"))
@@ -46,19 +45,19 @@ def dlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     return min(found, key=lambda one: math.inf if one[0].get("mismatch") is None else one[0]["mismatch"] or 0.0)
 
 
-def idlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+def idlg(scene: AttackScene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """Labels from the head's gradient first, then inputs."""
     return _inverted(scene, seen, seen.server, truth, seed, given=True)
 
 
-def peer(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+def peer(scene: AttackScene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """Inputs, by another client that is sent this one's head gradient."""
     if seen.peer is None:
         return {}, None, "nothing that a single client sent reaches other clients"
     return _inverted(scene, seen, seen.peer, truth, seed, given=False)
 
 
-def _inverted(scene: Scene, seen: Sight, view: View, truth: Batch, seed: Seed, given: bool) -> Found:
+def _inverted(scene: AttackScene, seen: Sight, view: View, truth: Batch, seed: Seed, given: bool) -> Found:
     if lacking := _lacking(seen, view):
         return {}, None, lacking
     model, head_known = filled(scene.net, view.model, seed.fold("own"))
@@ -80,7 +79,7 @@ def _lacking(seen: Sight, view: View) -> str:
     return "" if known else "the model that was trained was not sent"
 
 
-def _scored(scene: Scene, guess: Guess, truth: Batch) -> Found:
+def _scored(scene: AttackScene, guess: Guess, truth: Batch) -> Found:
     pairs, span = paired(truth.x, guess.x), scene.high - scene.low
     true = truth.x[pairs]
     blind = scene.usual.expand_as(guess.x)
@@ -96,7 +95,7 @@ def _scored(scene: Scene, guess: Guess, truth: Batch) -> Found:
     return numbers, (true, guess.x), ""
 
 
-def labels(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+def labels(scene: AttackScene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """Which classes are in the batch, from the signs of the head's gradient, unless the client sends it anyway."""
     found = present_classes(seen.server.gradient) if seen.classes is None else set(seen.classes)
     if found is None:
@@ -114,7 +113,7 @@ def labels(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     )
 
 
-def features(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+def features(scene: AttackScene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """The head's input, from the rows of its gradient; compared with the mean features of the batch."""
     found = features_of(seen.server.gradient)
     if found is None:
@@ -127,7 +126,7 @@ def features(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     return {"feature_cosine": float(F.cosine_similarity(found, true, dim=0)), "feature_error": error}, None, ""
 
 
-ATTACKS: dict[str, Callable[[Scene, Sight, Batch, Seed], Found]] = {
+ATTACKS: dict[str, Callable[[AttackScene, Sight, Batch, Seed], Found]] = {
     "dlg": dlg,
     "idlg": idlg,
     "peer": peer,

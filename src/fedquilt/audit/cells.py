@@ -13,7 +13,7 @@ from fedquilt.audit import attacks, defences
 from fedquilt.audit.sight import network, sight
 from fedquilt.audit.tapping import Few, overheard
 from fedquilt.config.config import Config, MethodChoice
-from fedquilt.config.data import made
+from fedquilt.config.options import made
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Divided
 from fedquilt.engines.local import Local
@@ -128,7 +128,7 @@ def audited(
         raise InputError(f"--images {plan.images}: there are only {len(victims)} clients, each is attacked once.")
     method = method_of(config, federation)
     if getattr(method, "pools_data", False):
-        raise InputError(f"{config.method.kind} pools all data in one place: there is nothing to audit.")
+        raise InputError(f"{config.method.kind} pools all data in one place, so there is nothing to audit.")
     rows = None if "round" in cell.parts else config.train.batch_size
     few, lr = Few(federation, rows, seed.fold("rows")), _rate(config, plan)
     noise = plan.noise if "noise" in cell.parts else None
@@ -138,7 +138,7 @@ def audited(
         letters = overheard(worn, few, Seed(config.seed), state, plan.rounds, slots)
     except (RoundError, ExchangeError) as error:
         return [replace(cell.finding(name, victims[0]), note=f"the round failed: {error}") for name in plan.attacks]
-    scene = attacks.Scene(
+    scene = attacks.AttackScene(
         network(method), *values_of(federation), plan.iterations, plan.restarts, config.train.batch_size
     )
     found = []
@@ -201,7 +201,7 @@ def values_of(federation: Divided) -> tuple[float, float, Tensor]:
         table = federation.site(client, 0).train
         x = table.rows(table.all_rows()[:SAMPLE]).x
         if not x.is_floating_point():
-            raise InputError("The audit searches for numbers; these data are token ids.")
+            raise InputError("The audit reconstructs continuous inputs; these data are token ids.")
         low, high = min(low, float(x.min())), max(high, float(x.max()))
         total, count = total + x.sum(0), count + len(x)
     return low, high, total / count

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.audit.analytic import BIAS
+from fedquilt.audit.inversion import BIAS
 from fedquilt.core.exchange import Codec, Exchange, Method, plain, unmoved
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import InTurn, Train
@@ -39,7 +39,9 @@ def parsed(text: str) -> tuple[str, ...]:
         if part not in KNOWN:
             raise InputError(f"There is no defence {part!r}; there are {', '.join(KNOWN)}, and several with '+'.")
     if "batch" in parts and "round" in parts:
-        raise InputError(f"The defence {text!r}: batch and round exclude each other, both say how much is trained.")
+        raise InputError(
+            f"The defence {text!r}: batch and round are mutually exclusive: both set the amount of training."
+        )
     return parts
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 from torch import Tensor
 
-from fedquilt.audit.analytic import BIAS, WEIGHT
 from fedquilt.audit.defences import searching
+from fedquilt.audit.inversion import BIAS, WEIGHT
 from fedquilt.audit.tapping import Letter
 from fedquilt.core.exchange import Method
 from fedquilt.core.net import Net

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.exchange import Exchange, Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, Source, Table
-from fedquilt.engines.local import Local
+from fedquilt.engines.local import Overheard
 from fedquilt.records.record import unpack
-from fedquilt.rounds.client import Outcome, Task
-from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.client import Task
 from fedquilt.rounds.rounds import MemorySlots, Rounds
 
 
@@ -26,34 +25,6 @@ class Letter:
     upload: Any
     samples: int
     bytes_up: int
-
-
-class Tap(Local):
-    """The local engine, with somebody listening."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: list[tuple[str, ClientId, bytes, bytes]] = []
-
-    def updates(
-        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
-    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
-        """As they are, written down."""
-        for client in clients:
-            made = task(client)
-            outcome = self.side.update(made)
-            self.frames.append((made.exchange, client, made.down or b"", bytes(outcome.upload)))
-            yield client, outcome
-
-    def letters(self, exchanges: Sequence[Exchange]) -> list[Letter]:
-        """What was heard, decoded as the server decodes it."""
-        known = {e.name: e for e in exchanges}
-        found = []
-        for name, client, down, up in self.frames:
-            sent, wire = known[name].download.decode(unpack(down), None), unpack(up)
-            upload = known[name].codec.decode(wire.upload, sent)
-            found.append(Letter(name, client, sent, upload, wire.samples, len(up)))
-        return found
 
 
 @dataclass(frozen=True)
@@ -95,7 +66,15 @@ def overheard(
     method: Method, source: Source, seed: Seed, state: Any = None, done: int = 0, slots: MemorySlots | None = None
 ) -> list[Letter]:
     """Everything that clients were sent and answered in one round, from the start or from an earlier point."""
-    tap = Tap()
-    rounds = Rounds(method, source, tap, seed, state=state, done=done, slots=slots)
+    heard: list[tuple[Task, bytes]] = []
+    engine = Overheard(lambda task, outcome: heard.append((task, bytes(outcome.upload))))
+    rounds = Rounds(method, source, engine, seed, state=state, done=done, slots=slots)
     rounds.play()
-    return tap.letters(tuple(rounds.exchanges.values()))
+    return [_opened(rounds.exchanges[task.exchange], task, upload) for task, upload in heard]
+
+
+def _opened(exchange: Exchange, task: Task, frame: bytes) -> Letter:
+    """What was heard, decoded as the server decodes it."""
+    sent, wire = exchange.download.decode(unpack(task.down or b""), None), unpack(frame)
+    upload = exchange.codec.decode(wire.upload, sent)
+    return Letter(task.exchange, task.client, sent, upload, wire.samples, len(frame))

@@ -12,14 +12,12 @@ from fedquilt.errors import InputError
 
 
 def bench(
-    seconds: Annotated[float, typer.Option(help="For each model and engine.")] = 1.5,
-    processes: Annotated[
-        int | None, typer.Option(help="Of the engine workers; by default one per core.", min=1)
-    ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="Only this model; may be given several times.")] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds per model and engine.")] = 1.5,
+    processes: Annotated[int | None, typer.Option(help="Worker processes; by default one per core.", min=1)] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Benchmark only this model. Repeatable.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine in less than a minute: steps per second of each engine, memory, and what to set.
+    """Benchmark this machine in under a minute: steps per second by engine, memory, recommended settings.
 
     Example: [bold]fedquilt bench --model lenet5 --seconds 3[/bold]
     """
@@ -43,11 +41,11 @@ def bench(
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="A recipe, to read it.", metavar="NAME")] = None,
-    copy: Annotated[bool, typer.Option("--copy", help="Write it into this folder, to be changed there.")] = False,
+    name: Annotated[str | None, typer.Argument(help="A recipe to print.", metavar="NAME")] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy it into the current folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the recipes that come with the package, read one, or copy it; its name will do wherever one is asked for.
+    """List the included recipes, print one, or copy it. Names work wherever a recipe is expected.
 
     Example: [bold]fedquilt recipes quick[/bold] or [bold]fedquilt recipes stitch/digits --copy[/bold]
     """
@@ -55,14 +53,14 @@ def recipes(
 
     if name is None:
         if copy:
-            raise InputError("Say which: fedquilt recipes NAME --copy.")
+            raise InputError("--copy needs a recipe: fedquilt recipes NAME --copy.")
         listing([recipe.row for recipe in there.recipes().values()], as_json, "recipes")
         return
     file = there.find(name)
     text, to = file.read_text(encoding="utf-8"), Path(file.name)
     if copy:
         if to.exists():
-            raise InputError(f"'{to}' is here already. Rename or remove it, or work in another folder.")
+            raise InputError(f"'{to}' already exists here. Rename or remove it, or use another folder.")
         to.write_text(text, encoding="utf-8")
     if as_json:
         echo({"name": name, "text": text, **({"file": str(to)} if copy else {})})
@@ -71,10 +69,10 @@ def recipes(
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, to see its settings.", metavar="NAME")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method to show.", metavar="NAME")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods, or look at one: its options, and what it trains with where a recipe is silent.
+    """List the methods, or show the options and training defaults of one.
 
     Example: [bold]fedquilt methods podfcssv[/bold]
     """
@@ -82,18 +80,17 @@ def methods(
 
 
 def codecs(
-    name: Annotated[str | None, typer.Argument(help="A codec, to see its options.", metavar="NAME")] = None,
-    as_json: AsJson = False,
+    name: Annotated[str | None, typer.Argument(help="A codec to show.", metavar="NAME")] = None, as_json: AsJson = False
 ) -> None:
-    """List the codecs, or look at one. Example: [bold]fedquilt codecs top_k[/bold]"""
+    """List the codecs, or show the options of one. Example: [bold]fedquilt codecs top_k[/bold]"""
     _tell("codec", name, as_json)
 
 
 def partitions(
-    name: Annotated[str | None, typer.Argument(help="A partition, to see its options.", metavar="NAME")] = None,
+    name: Annotated[str | None, typer.Argument(help="A partition to show.", metavar="NAME")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the ways to divide rows among clients, or look at one.
+    """List the ways to partition data among clients, or show the options of one.
 
     Example: [bold]fedquilt partitions dirichlet[/bold]
     """
@@ -120,37 +117,37 @@ def _tell(kind: str, name: str | None, as_json: bool) -> None:
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model, to see more of it.", metavar="NAME")] = None,
-    options: Annotated[list[str] | None, typer.Argument(help="Options of the model.", metavar="KEY=VALUE")] = None,
-    shape: Annotated[str | None, typer.Option(help="The shape of one input, for example 3,32,32.")] = None,
-    classes: Annotated[int | None, typer.Option(help="The number of classes.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A model to show.", metavar="NAME")] = None,
+    options: Annotated[list[str] | None, typer.Argument(help="Model options.", metavar="KEY=VALUE")] = None,
+    shape: Annotated[str | None, typer.Option(help="Input shape, for example 3,32,32.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the models, or look at one: its size, what one row costs, and its options.
+    """List the models, or show the size, compute cost and options of one.
 
     Example: [bold]fedquilt models resnet18 norm=batch --shape 3,32,32 --classes 100[/bold]
     """
-    from fedquilt.config.described import lines
-    from fedquilt.config.models import detail, in_words, overview
+    from fedquilt.config.described import lines, model_detail, model_words
+    from fedquilt.models.registry import available
 
-    found = overview() if name is None else detail(name, shape, classes, options or [])
+    found = available() if name is None else model_detail(name, shape, classes, options or [])
     if as_json:
         echo(found)
         return
-    listing(in_words(found), False, name or "models")
+    listing(model_words(found), False, name or "models")
     if isinstance(found, dict):
         listing(lines(found), False, "options")
 
 
 def datasets(
-    name: Annotated[str | None, typer.Argument(help="One data set.", metavar="NAME")] = None,
+    name: Annotated[str | None, typer.Argument(help="A data set to show.", metavar="NAME")] = None,
     as_json: AsJson = False,
-    download: Annotated[str | None, typer.Option(help="Download this one.", metavar="NAME")] = None,
-    via: Annotated[str, typer.Option(help="Where from: official, or hf for Hugging Face.")] = "official",
-    verify: Annotated[str | None, typer.Option(help="Check the files of this one.", metavar="NAME")] = None,
-    clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Remove decoded copies.")] = False,
+    download: Annotated[str | None, typer.Option(help="Download this data set.", metavar="NAME")] = None,
+    via: Annotated[str, typer.Option(help="Download source: official, or hf for Hugging Face.")] = "official",
+    verify: Annotated[str | None, typer.Option(help="Verify the files of this data set.", metavar="NAME")] = None,
+    clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Delete cached decoded copies.")] = False,
 ) -> None:
-    """List the data sets, tell about one, download it, check its files, or clear the cache of decoded ones.
+    """List the data sets; show, download or verify one; clear the cache.
 
     Example: [bold]fedquilt datasets cifar10[/bold] or [bold]fedquilt datasets --download cifar10[/bold]
     """
@@ -172,7 +169,7 @@ def datasets(
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check this machine: versions, cores, memory, worker processes, data. Example: [bold]fedquilt doctor[/bold]"""
+    """Check this machine: versions, cores, memory, workers, data sets. Example: [bold]fedquilt doctor[/bold]"""
     from fedquilt.analysis.doctor import checks
 
     found = checks()

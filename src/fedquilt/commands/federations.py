@@ -16,19 +16,19 @@ from fedquilt.errors import InputError
 if TYPE_CHECKING:
     from fedquilt.core.plain import Row
 
-KeyFolder = Annotated[Path | None, typer.Option("--keys", help="The key folder (fedquilt keys).", metavar="DIR")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, without keys; only on this machine.")]
+KeyFolder = Annotated[Path | None, typer.Option("--keys", help="Key folder, made by 'fedquilt keys'.", metavar="DIR")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption and no keys; only on this machine.")]
 
 
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Where the keys go.", metavar="DIR")],
-    host: Annotated[list[str] | None, typer.Option(help="A name or address of the server; repeat for more.")] = None,
-    node: Annotated[list[str] | None, typer.Option(help="A node that gets a key pair; repeat for more.")] = None,
-    days: Annotated[int, typer.Option(help="How long the server's certificate is valid.")] = 365,
-    renew: Annotated[bool, typer.Option("--renew", help="Make a new server certificate.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder for the keys.", metavar="DIR")],
+    host: Annotated[list[str] | None, typer.Option(help="A host name or address of the server. Repeatable.")] = None,
+    node: Annotated[list[str] | None, typer.Option(help="A node that needs a key pair. Repeatable.")] = None,
+    days: Annotated[int, typer.Option(help="Validity of the server certificate, in days.")] = 365,
+    renew: Annotated[bool, typer.Option("--renew", help="Create a new server certificate.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a CA, the server's certificate, and key pairs for nodes. What is there is kept.
+    """Create a CA, a server certificate and key pairs for nodes. Existing files are kept.
 
     Example: [bold]fedquilt keys keys --host server.example.org --node oslo --node bergen[/bold]
     """
@@ -49,19 +49,21 @@ def serve(
     recipe: Recipe,
     overrides: Overrides = None,
     key_folder: KeyFolder = None,
-    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for all networks.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The one port that nodes must reach.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port that nodes connect to.")] = 8000,
     superlink: Annotated[
-        str | None, typer.Option(help="Use this SuperLink instead of starting one.", metavar="HOST:PORT")
+        str | None, typer.Option(help="Use a running SuperLink instead of starting one.", metavar="HOST:PORT")
     ] = None,
-    nodes: Annotated[int | None, typer.Option(help="Wait for so many nodes (flower.nodes of the recipe).")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Number of nodes to wait for (default: the recipe's flower.nodes).")
+    ] = None,
     insecure: Insecure = False,
     as_json: AsJson = False,
     energy: Energy = None,
 ) -> None:
-    """Serve a run to the nodes of a federation; run it again and it goes on where it stopped.
+    """Run a recipe as the server of a real federation. Run the command again to resume.
 
-    Sites that come, go and come back are told of here and in nodes.log of the run's folder. SIGTERM stops it with exit
+    Sites that connect and disconnect are logged here and in nodes.log of the run folder. SIGTERM stops it with exit
     code 143.
 
     Example: [bold]fedquilt serve recipe.toml --keys keys --host 0.0.0.0 --nodes 3[/bold]
@@ -104,7 +106,7 @@ def serve(
 def _here() -> None:
     """Refuse a system whose processes cannot be started and ended as those of a federation are."""
     if not hasattr(signal, "SIGKILL"):
-        raise InputError("A federation of several machines needs Linux or macOS here. On Windows, work in WSL.")
+        raise InputError("Real federations need Linux or macOS. On Windows, use WSL.")
 
 
 def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
@@ -114,46 +116,54 @@ def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
             "alone, without any protection, give --insecure."
         )
     if folder is not None and insecure:
-        raise InputError("--keys and --insecure exclude each other. Leave one of them out.")
+        raise InputError("--keys and --insecure are mutually exclusive.")
 
 
 def join(
-    data: Annotated[str, typer.Option(help="A .npz, .csv, .parquet, a folder of images, or file.py:function.")],
-    superlink: Annotated[str | None, typer.Option(help="Where the server is.", metavar="HOST:PORT")] = None,
-    label: Annotated[str | None, typer.Option(help="The label column of a table (label).")] = None,
-    user: Annotated[str | None, typer.Option(help="The column whose values are the clients of this site.")] = None,
-    feature: Annotated[list[str] | None, typer.Option(help="A column of a table to use (all but label, user).")] = None,
-    category: Annotated[list[str] | None, typer.Option(help="A column of numbers that are categories.")] = None,
-    size: Annotated[int | None, typer.Option(help="The side of images from a folder, in pixels (64).")] = None,
-    name: Annotated[str | None, typer.Option(help="This site's id; without one, the rows' users are clients.")] = None,
+    data: Annotated[str, typer.Option(help="A .npz, .csv or .parquet file, an image folder, or file.py:function.")],
+    superlink: Annotated[str | None, typer.Option(help="Address of the server.", metavar="HOST:PORT")] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of a table (label).")] = None,
+    user: Annotated[str | None, typer.Option(help="Column that identifies the clients of this site.")] = None,
+    feature: Annotated[
+        list[str] | None, typer.Option(help="Feature column of a table (default: all but label and user). Repeatable.")
+    ] = None,
+    category: Annotated[
+        list[str] | None, typer.Option(help="Numeric column to treat as categorical. Repeatable.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Image size in pixels, for image folders (64).")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Client id of this site; omit it if --user identifies the clients.")
+    ] = None,
     ca: Annotated[Path | None, typer.Option(help="The server's CA certificate, ca.crt.")] = None,
     key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
-    state: Annotated[Path | None, typer.Option(help="Where clients' states are kept.", metavar="DIR")] = None,
-    trust: Annotated[list[str] | None, typer.Option(help="A package whose methods may run here.")] = None,
+    state: Annotated[Path | None, typer.Option(help="Folder for client states.", metavar="DIR")] = None,
+    trust: Annotated[
+        list[str] | None, typer.Option(help="A package whose methods may run here. Repeatable. Repeatable.")
+    ] = None,
     trust_code: Annotated[
         list[str] | None,
-        typer.Option(help="The SHA-256 of a file of the recipe's own code that may run here.", metavar="SHA256"),
+        typer.Option(help="SHA-256 of a code file of the recipe that may run here. Repeatable.", metavar="SHA256"),
     ] = None,
-    test: Annotated[float, typer.Option(help="The part of the rows that models are scored on.")] = 0.2,
-    valid: Annotated[float, typer.Option(help="The part that chooses rounds.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Which rows these are follows from it.")] = 0,
-    classes: Annotated[int | None, typer.Option(help="How many classes the whole federation has.")] = None,
-    mean: Annotated[float, typer.Option(help="Bytes become (byte / 255 - mean) / std.")] = 0.0,
-    std: Annotated[float, typer.Option(help="See --mean; both the same at every site.")] = 1.0,
-    max_steps: Annotated[int, typer.Option(help="Refuse tasks of more training steps.")] = 100_000,
-    max_epochs: Annotated[int, typer.Option(help="Refuse trainings of more passes over the rows.")] = 1_000,
-    max_jobs: Annotated[int, typer.Option(help="Refuse messages with more jobs.")] = 10_000,
-    max_seconds: Annotated[float, typer.Option(help="Stop tasks that take longer.")] = 3600.0,
+    test: Annotated[float, typer.Option(help="Fraction of test samples.")] = 0.2,
+    valid: Annotated[float, typer.Option(help="Fraction of validation samples.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the train, validation and test split.")] = 0,
+    classes: Annotated[int | None, typer.Option(help="Number of classes in the whole federation.")] = None,
+    mean: Annotated[float, typer.Option(help="Normalisation: (byte / 255 - mean) / std.")] = 0.0,
+    std: Annotated[float, typer.Option(help="See --mean; use the same values at every site.")] = 1.0,
+    max_steps: Annotated[int, typer.Option(help="Reject tasks with more training steps.")] = 100_000,
+    max_epochs: Annotated[int, typer.Option(help="Reject tasks with more epochs.")] = 1_000,
+    max_jobs: Annotated[int, typer.Option(help="Reject messages with more jobs.")] = 10_000,
+    max_seconds: Annotated[float, typer.Option(help="Stop tasks that take longer, in seconds.")] = 3600.0,
     dry_run: Annotated[
-        Path | None, typer.Option("--dry-run", help="Only show what would leave this site.", metavar="RECIPE")
+        Path | None, typer.Option("--dry-run", help="Only show what this site would send.", metavar="RECIPE")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="For this node's own processes, on 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Local port for this node's own processes, on 127.0.0.1.")] = None,
     insecure: Insecure = False,
     as_json: AsJson = False,
 ) -> None:
-    """Join a federation with this site's own data. The data stay here.
+    """Join a federation as a site, with local data. The data never leave the site.
 
-    What happens is told here and in node.log of the state folder; what Flower says is in flower.log there. SIGTERM
+    Progress is logged here and in node.log of the state folder; Flower's own messages are in flower.log there. SIGTERM
     stops it with exit code 0.
 
     Example: [bold]fedquilt join --superlink server:8000 --ca ca.crt --key oslo --data oslo.npz --name oslo[/bold]
@@ -203,23 +213,23 @@ def join(
 def _server_of(superlink: str | None, ca: Path | None, key: Path | None, insecure: bool) -> str:
     """Where the server is, once it is clear how it and this node know each other."""
     if superlink is None:
-        raise InputError("Say where the server is: --superlink server.example.org:8000.")
+        raise InputError("Give the address of the server: --superlink server.example.org:8000.")
     if insecure == (ca is not None):
         raise InputError("Give --ca (the server's CA certificate), or --insecure for a server on this machine.")
     if ca is not None and key is None:
-        raise InputError("Give this node's private key: --key oslo. A server only lets in nodes whose keys it knows.")
+        raise InputError("Give this node's private key: --key oslo. The server only accepts nodes whose keys it knows.")
     return superlink
 
 
 def states(
-    folder: Annotated[Path, typer.Argument(help="The folder of --state.", metavar="DIR")],
-    forget: Annotated[list[str] | None, typer.Option(help="Delete what is kept of this run.", metavar="RUN")] = None,
+    folder: Annotated[Path, typer.Argument(help="The --state folder.", metavar="DIR")],
+    forget: Annotated[list[str] | None, typer.Option(help="Delete the states of this run.", metavar="RUN")] = None,
     older: Annotated[
-        float | None, typer.Option(help="Delete what has not changed for so many days.", metavar="DAYS")
+        float | None, typer.Option(help="Delete states unchanged for this many days.", metavar="DAYS")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a site keeps of its clients' states, run by run, or delete some of it.
+    """List or delete the client states stored at a site.
 
     Example: [bold]fedquilt states state --older 90[/bold]
     """
@@ -239,10 +249,10 @@ def states(
 def export(
     recipe: Recipe,
     overrides: Overrides = None,
-    flower: Annotated[Path | None, typer.Option(help="Write a Flower app into this folder.", metavar="DIR")] = None,
+    flower: Annotated[Path | None, typer.Option(help="Folder for the Flower app.", metavar="DIR")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a plain Flower app that 'flwr run' accepts, for people who already run Flower.
+    """Write a standard Flower app for 'flwr run', for existing Flower deployments.
 
     Example: [bold]fedquilt export recipe.toml --flower my-app[/bold]
     """
@@ -250,6 +260,6 @@ def export(
     from fedquilt.deploy.app_folder import export as write
 
     if flower is None:
-        raise InputError("Say what to write: --flower DIR.")
+        raise InputError("Give the output folder: --flower DIR.")
     made = [str(path) for path in write(load(recipe, overrides or []), flower)]
     typer.echo(json.dumps({"made": made}) if as_json else "\n".join(made))

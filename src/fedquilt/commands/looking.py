@@ -21,13 +21,14 @@ def partition(
     recipe: Recipe,
     overrides: Overrides = None,
     as_json: AsJson = False,
-    plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
+    plot: Annotated[Path, typer.Option(help="Output file for the figure.")] = Path("partition.png"),
 ) -> None:
-    """Look at how a recipe divides its data: who has which labels, and how much.
+    """Show how a recipe partitions its data: each client's labels and number of samples.
 
     Example: [bold]fedquilt partition recipes/quick.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
     from fedquilt.config.config import load
+    from fedquilt.config.data import called
     from fedquilt.data import Stream
     from fedquilt.results.plots import looked_at, stream_looked_at
     from fedquilt.runs.build import federation_of
@@ -36,7 +37,7 @@ def partition(
     config = load(recipe, overrides or [])
     federation = federation_of(config)
     how = "by user" if config.data.by_user else config.data.partition.kind
-    title = f"{config.data.source or config.data.path}, {how}"
+    title = f"{called(config.data)}, {how}"
     if isinstance(federation, Stream):
         found = stream_looked_at(federation, title, plot)
         echo(found) if as_json else stream_tables(federation, found)
@@ -47,10 +48,10 @@ def partition(
 
 def clusters(
     folder: Folder,
-    to: Annotated[Path | None, typer.Option(help="Where pictures go; by default RUN/clusters.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Output folder; default: RUN/clusters.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at the clusters that a run found: table, tree with its cut, likeness, moves over rounds (PNG, SVG, CSV).
+    """Show the clusters a run found: table, dendrogram, similarity, changes over rounds (PNG, SVG, CSV).
 
     Example: [bold]fedquilt clusters runs/groups-1a2b3c4d[/bold]
     """
@@ -65,7 +66,7 @@ def assign(
     data: Annotated[Path, typer.Option(help="The client's samples: an .npz with x and y, or a .csv or .parquet.")],
     as_json: AsJson = False,
 ) -> None:
-    """Tell which cluster of a run a new client belongs to, from the run's folder and the client's samples.
+    """Assign a new client to one of a run's clusters, from its samples.
 
     Example: [bold]fedquilt assign runs/groups-1a2b3c4d --data new.npz[/bold]
     """
@@ -78,16 +79,15 @@ def assign(
     echo(found) if as_json else listing([short], False, f"{data}")
 
 
-def csv(
-    folder: Folder, to: Annotated[Path, typer.Option(help="The folder that the files go to.")], as_json: AsJson = False
-) -> None:
-    """Write a run's numbers as server_metrics.csv, cluster_metrics.csv and, per client, metrics.csv, deployed.csv.
+def csv(folder: Folder, to: Annotated[Path, typer.Option(help="Output folder.")], as_json: AsJson = False) -> None:
+    """Export the metrics of a run as CSV: per round, per cluster and per client.
 
     Example: [bold]fedquilt csv runs/groups-1a2b3c4d --to tables[/bold]
     """
     from fedquilt.analysis.csv_export import export_csv
 
     found = export_csv(folder, to)
+    found["missing"] = _missing(folder, as_json)
     if as_json:
         echo(found)
     else:
@@ -96,23 +96,23 @@ def csv(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
-    to: Annotated[Path | None, typer.Option(help="Where it goes; by default FOLDER/report.html.")] = None,
-    latex: Annotated[Path | None, typer.Option(help="Write the table as LaTeX (booktabs) too.", metavar="FILE")] = None,
-    pdf: Annotated[Path | None, typer.Option(help="Write table and pictures as a PDF too.", metavar="FILE")] = None,
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, comparison or sweep.", metavar="FOLDER")],
+    to: Annotated[Path | None, typer.Option(help="Output file; default: FOLDER/report.html.")] = None,
+    latex: Annotated[
+        Path | None, typer.Option(help="Also write the table as LaTeX (booktabs).", metavar="FILE")
+    ] = None,
+    pdf: Annotated[Path | None, typer.Option(help="Also write table and figures as PDF.", metavar="FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run, a comparison or a sweep as one HTML file without network: tables, tests, curves, clients, traffic.
+    """Write a report on a run, comparison or sweep: one self-contained HTML file, optionally LaTeX and PDF.
 
-    Runs that are not finished are shown as such.
+    Tables, significance tests, learning curves, clients, communication. Unfinished runs are marked.
 
     Example: [bold]fedquilt report runs/quick-1a2b3c4d --to quick.html[/bold]
 
     Example: [bold]fedquilt report runs/compare-demo-* --latex table.tex --pdf report.pdf[/bold]
     """
     from fedquilt.report import write_report
-    from fedquilt.results.views import missing_in
-    from fedquilt.terminal import say
 
     path = write_report(folder, to)
     written: Row = {}
@@ -121,12 +121,10 @@ def report(
 
         written |= {} if latex is None else {"latex": str(write_latex(folder, latex))}
         written |= {} if pdf is None else {"pdf": str(write_pdf(folder, pdf))}
-    size, missing = path.stat().st_size, missing_in(folder)
+    size, missing = path.stat().st_size, _missing(folder, as_json)
     if as_json:
         echo({"report": str(path), "bytes": size, "missing": missing, **written})
         return
-    for line in missing:
-        say(f"note: {line}", file=sys.stderr)
     typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
     for kind, place in written.items():
         typer.echo(f"{kind:6} {place}")
@@ -134,10 +132,12 @@ def report(
 
 def traffic(
     folder: Folder,
-    plot: Annotated[Path | None, typer.Option(help="Where accuracy by megabytes is drawn (PNG, CSV).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Output file for a plot of accuracy against megabytes (PNG, CSV).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a run sent: by exchange, direction and tensor, as it is and as it travelled; beside plain FedAvg.
+    """Show the traffic of a run by exchange, direction and tensor, before and after compression.
 
     Example: [bold]fedquilt traffic runs/quick-1a2b3c4d --plot traffic.png[/bold]
     """
@@ -146,6 +146,7 @@ def traffic(
     found = summary(folder)
     if plot is not None:
         found["plot"] = str(drawn(folder, plot))
+    found["missing"] = _missing(folder, as_json)
     if as_json:
         echo(found)
         return
@@ -155,23 +156,26 @@ def traffic(
 
 
 def clock(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, comparison or sweep.", metavar="FOLDER")],
     links: Annotated[
         list[str] | None,
-        typer.Argument(help="Links and devices, for example uplink_mbps=2 latency_ms=50.", metavar="KEY=VALUE"),
+        typer.Argument(
+            help="Network and device settings, for example uplink_mbps=2 latency_ms=50.", metavar="KEY=VALUE"
+        ),
     ] = None,
-    target: Annotated[float, typer.Option(help="The mean test accuracy to reach.", min=0, max=1)] = 0.8,
+    target: Annotated[float, typer.Option(help="Target mean test accuracy.", min=0, max=1)] = 0.8,
     as_json: AsJson = False,
 ) -> None:
-    """How long runs would have taken on other links and devices: virtual seconds in all, and to a target accuracy.
+    """Estimate how long runs would take on other networks and devices, in total and to a target accuracy.
 
-    Without KEY=VALUE the links are those of \\[network] in the recipe.
+    Without KEY=VALUE, \\[network] of the recipe applies.
 
     Example: [bold]fedquilt clock runs/quick-1a2b3c4d uplink_mbps=2 downlink_mbps=10 --target 0.7[/bold]
     """
     from fedquilt.runs.virtual_clock import timed
 
     found = timed(folder, links or [], target)
+    _missing(folder, as_json)
     short = [
         {k: round(v, 1) if isinstance(v, float) else "never" if v is None else v for k, v in row.items()}
         for row in found
@@ -180,15 +184,15 @@ def clock(
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run, of a comparison, or of many.", metavar="FOLDER")],
-    port: Annotated[int, typer.Option(help="The port of the page; 0 for any that is free.", min=0)] = 0,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Print how the runs are doing, and end.")] = False,
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, a comparison, or many.", metavar="FOLDER")],
+    port: Annotated[int, typer.Option(help="Port of the page; 0 for any free port.", min=0)] = 0,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the state of the runs and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow runs while they go on, on a page of this machine: progress, curves, clients, messages, dropped replies.
+    """Monitor runs live in the browser: progress, learning curves, clients, messages, dropped replies.
 
-    Whatever engine they run on, and whoever started them. Ctrl-C ends the page, not the runs.
+    Works for any engine, and for runs of other processes. Ctrl-C ends the page, not the runs.
 
     Example: [bold]fedquilt watch runs --open[/bold]
     """
@@ -208,26 +212,28 @@ def watch(
 def audit(
     recipe: Recipe,
     overrides: Overrides = None,
-    methods: Annotated[str | None, typer.Option(help="Methods, with commas; by default the recipe's.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated methods; default: the recipe's.")] = None,
     codecs: Annotated[
-        str, typer.Option(help="own (the method's), plain, hgc, hgc=64, sign, half, top_k=0.05, ..., with commas.")
+        str, typer.Option(help="Comma-separated: own (the method's), plain, hgc, hgc=64, sign, half, top_k=0.05, ...")
     ] = "own",
-    attacks: Annotated[str, typer.Option(help="dlg, idlg, peer, labels, features.")] = "dlg,idlg,peer,labels,features",
+    attacks: Annotated[
+        str, typer.Option(help="Comma-separated: Comma-separated: dlg, idlg, peer, labels, features.")
+    ] = "dlg,idlg,peer,labels,features",
     defences: Annotated[
-        str, typer.Option(help="none, batch, noise, no_bias, round; combined with '+': batch+noise.")
+        str, typer.Option(help="Comma-separated: none, batch, noise, no_bias, round; combine with '+': batch+noise.")
     ] = "none,batch,noise,no_bias,round",
-    images: Annotated[int, typer.Option(help="How many clients are attacked.", min=1)] = 4,
-    batch: Annotated[int, typer.Option(help="Rows of the larger batch.", min=2)] = 8,
-    clip: Annotated[float, typer.Option(help="noise: largest norm of an upload, in steps of gradient norm 1.")] = 1.0,
-    noise: Annotated[float, typer.Option(help="noise: standard deviation, relative to --clip.")] = 0.03,
-    rounds: Annotated[int, typer.Option(help="Rounds of the recipe played first.", min=0)] = 0,
-    iterations: Annotated[int, typer.Option(help="Of each search; one is 20 steps of L-BFGS.", min=1)] = 30,
-    restarts: Annotated[int, typer.Option(help="Random starts of each search; the best counts.", min=1)] = 2,
-    seed: Annotated[int, typer.Option(help="Of the rows, the noise and the searches.", min=0)] = 0,
-    out: Annotated[Path, typer.Option(help="Where the table and the pictures go.", metavar="DIR")] = Path("audit"),
+    images: Annotated[int, typer.Option(help="Number of clients to attack.", min=1)] = 4,
+    batch: Annotated[int, typer.Option(help="Samples in the larger batch.", min=2)] = 8,
+    clip: Annotated[float, typer.Option(help="noise: clipping norm of an upload, in steps of gradient norm 1.")] = 1.0,
+    noise: Annotated[float, typer.Option(help="noise: standard deviation relative to --clip.")] = 0.03,
+    rounds: Annotated[int, typer.Option(help="Training rounds before the attack.", min=0)] = 0,
+    iterations: Annotated[int, typer.Option(help="Iterations per attack, each 20 steps of L-BFGS.", min=1)] = 30,
+    restarts: Annotated[int, typer.Option(help="Random restarts per attack; the best counts.", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of samples, noise and attacks.", min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="Output folder.", metavar="DIR")] = Path("audit"),
     as_json: AsJson = False,
 ) -> None:
-    """Attack what the clients of a recipe really send, and tell how much of their data comes back.
+    """Audit privacy leakage: attack the messages clients really send, and measure what can be recovered.
 
     Example: [bold]fedquilt audit recipes/quick.toml --images 2 --out audit[/bold]
 
@@ -268,3 +274,14 @@ def audit(
 
 def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _missing(folder: Path, as_json: bool) -> list[str]:
+    """What is missing in the logs of a folder's runs, which people are told."""
+    from fedquilt.results.views import missing_in
+    from fedquilt.terminal import say
+
+    missing = missing_in(folder)
+    for line in missing if not as_json else ():
+        say(f"note: {line}", file=sys.stderr)
+    return missing

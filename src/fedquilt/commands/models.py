@@ -14,6 +14,7 @@ from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe,
 from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
+    from fedquilt.analysis.predict import Answers, TaskAnswers
     from fedquilt.core.plain import Row
     from fedquilt.core.table import ClientId
     from fedquilt.pieces.realign import Realign
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
 def pretrain_mae(
     recipe: Recipe,
     overrides: Overrides = None,
-    out: Annotated[Path, typer.Option("-o", "--out", help="The folder that the autoencoder goes to.")] = Path("mae"),
-    epochs: Annotated[int, typer.Option(help="Passes over the rows set aside.", min=1)] = 20,
-    batch_size: Annotated[int, typer.Option(help="Images in a step.", min=1)] = 128,
-    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-3,
-    weight_decay: Annotated[float, typer.Option(help="Of AdamW.", min=0)] = 0.05,
-    warm_up: Annotated[float, typer.Option(help="The share of steps in which the rate grows.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="For first weights, order and masks.", min=0)] = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever the folder holds.")] = False,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Output folder.")] = Path("mae"),
+    epochs: Annotated[int, typer.Option(help="Epochs over the samples set aside.", min=1)] = 20,
+    batch_size: Annotated[int, typer.Option(help="Batch size.", min=1)] = 128,
+    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-3,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of AdamW.", min=0)] = 0.05,
+    warm_up: Annotated[float, typer.Option(help="Fraction of steps for learning-rate warm-up.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of initial weights, sample order and masks.", min=0)] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start from scratch, replacing the folder.")] = False,
     as_json: AsJson = False,
     energy: Energy = None,
 ) -> None:
-    """Pretrain the masked autoencoder of a recipe, without labels, on rows that no client of the recipe gets.
+    """Pretrain the masked autoencoder of a recipe, without labels, on samples that no client has.
 
-    The recipe says which data, which share of the rows is set aside (data.pretraining), and how large the model is.
-    When interrupted, the same command goes on. The folder is what model.pretrained names in a recipe.
+    The recipe defines the data, the fraction of samples set aside (data.pretraining), and the model. If interrupted,
+    the same command continues. Use the folder as model.pretrained in a recipe.
 
     Example: [bold]fedquilt pretrain-mae recipes/pretrain_mae.toml --epochs 5 -o mae-digits[/bold]
 
@@ -57,35 +58,38 @@ def merge(
     models: Annotated[
         list[Path],
         typer.Argument(
-            help="Safetensors files, .pt or .bin files of torch.save (tensors only, nothing in them is run), or "
-            "transformers folders.",
+            help="Safetensors files, .pt or .bin files (tensors only; no code is executed), or transformers folders.",
             metavar="MODEL",
         ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Where the merged model goes, as safetensors.")],
-    base: Annotated[Path | None, typer.Option(help="What the models began from.")] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Output file (safetensors).")],
+    base: Annotated[Path | None, typer.Option(help="The common base model.")] = None,
     rule: Annotated[
         str,
         typer.Option(
             help="stitch, task_arithmetic, ties, dare, dare_ties, soup, greedy_soup, slerp, fisher or regmean."
         ),
     ] = "stitch",
-    keep: Annotated[float | None, typer.Option(help="stitch, ties: the share of changes that has a say.")] = None,
-    per: Annotated[str | None, typer.Option(help="stitch, ties: that share over 'all' or of each 'tensor'.")] = None,
+    keep: Annotated[float | None, typer.Option(help="stitch, ties: fraction of changes to keep.")] = None,
+    per: Annotated[str | None, typer.Option(help="stitch, ties: fraction over 'all' weights or per 'tensor'.")] = None,
     conflicts: Annotated[str | None, typer.Option(help="stitch: mean, elect or median.")] = None,
-    count: Annotated[str | None, typer.Option(help="stitch: what is counted, mask or nonzero.")] = None,
-    scale: Annotated[float | None, typer.Option(help="task_arithmetic, ties: factor of the change.")] = None,
-    drop: Annotated[float | None, typer.Option(help="dare: the share of changes that is dropped.")] = None,
-    t: Annotated[float | None, typer.Option(help="slerp: how far from the first to the second.")] = None,
-    shrink: Annotated[float | None, typer.Option(help="regmean: factor of off-diagonals.")] = None,
-    statistics: Annotated[list[Path] | None, typer.Option(help="fisher, regmean: a file for each model.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="greedy_soup: whose validation samples to score on.")] = None,
-    weight: Annotated[list[float] | None, typer.Option(help="How much each model counts, in order.")] = None,
-    seed: Annotated[int, typer.Option(help="For rules that draw.", min=0)] = 0,
-    force: Annotated[bool, typer.Option(help="Replace what is at --out.")] = False,
+    count: Annotated[str | None, typer.Option(help="stitch: weights to count, mask or nonzero.")] = None,
+    scale: Annotated[float | None, typer.Option(help="task_arithmetic, ties: scaling factor.")] = None,
+    drop: Annotated[float | None, typer.Option(help="dare: fraction of changes to drop.")] = None,
+    t: Annotated[float | None, typer.Option(help="slerp: interpolation from first (0) to second (1).")] = None,
+    shrink: Annotated[float | None, typer.Option(help="regmean: scaling of off-diagonal entries.")] = None,
+    statistics: Annotated[
+        list[Path] | None, typer.Option(help="fisher, regmean: one statistics file per model.")
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="greedy_soup: recipe that provides the validation samples.")
+    ] = None,
+    weight: Annotated[list[float] | None, typer.Option(help="Weight of each model, in order.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of randomised rules.", min=0)] = 0,
+    force: Annotated[bool, typer.Option(help="Overwrite --out.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge saved models into one, reading one tensor of each at a time.
+    """Merge saved models into one (stitch, TIES, DARE, soups, Fisher, ...), one tensor at a time.
 
     Example: [bold]fedquilt merge a.safetensors b.safetensors --base start.safetensors --keep 0.05 -o ab[/bold]
     """
@@ -112,11 +116,11 @@ def merge(
 
 def continual(
     folder: Folder,
-    rows: Annotated[int | None, typer.Option(help="At most so many rows of each task to train and test on.")] = None,
-    to: Annotated[Path | None, typer.Option(help="Where pictures go; by default RUN/continual.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Maximum samples per task for training and testing probes.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Output folder; default: RUN/continual.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Probe the features of a run on a stream after every task: accuracy, forgetting, transfer; with pictures.
+    """Evaluate continual learning: probe features after every task for accuracy, forgetting and transfer.
 
     Example: [bold]fedquilt continual runs/podfcssv-smoke-1a2b3c4d[/bold]
     """
@@ -134,13 +138,18 @@ def continual(
     typer.echo("\n".join([f"numbers {folder / FILE}", *(f"picture {path}" for path in drawn)]))
 
 
-Kappa = Annotated[float | None, typer.Option(help="The norm of realigned rows; by default the run's, or 1.7.")]
-Tau = Annotated[float | None, typer.Option(help="How far rows are realigned: 1 wholly, 0 not at all.")]
+Kappa = Annotated[float | None, typer.Option(help="Norm of realigned rows; default: the run's, or 1.7.")]
+Tau = Annotated[float | None, typer.Option(help="Degree of realignment: 1 full, 0 none.")]
 Personal = Annotated[
-    Literal["readme", "code", "sum"] | None, typer.Option(help="Which personal head; by default the run's, or readme.")
+    Literal["readme", "code", "sum"] | None,
+    typer.Option(help="Variant of personal head; default: the run's, or readme."),
 ]
-ScaleBias = Annotated[bool | None, typer.Option(help="Whether biases are scaled with their rows.")]
-To = Annotated[Path | None, typer.Option(help="Where files go; by default RUN/modes.")]
+PriorTau = Annotated[
+    float | None,
+    typer.Option(help="How far scores are adjusted for the clients' class shares: 1 wholly, 0 not at all."),
+]
+ScaleBias = Annotated[bool | None, typer.Option(help="Scale biases with their rows.")]
+To = Annotated[Path | None, typer.Option(help="Output folder; default: RUN/modes.")]
 
 
 def realign(
@@ -149,26 +158,30 @@ def realign(
     tau: Tau = None,
     personal: Personal = None,
     scale_bias: ScaleBias = None,
+    prior_tau: PriorTau = None,
     to: To = None,
     as_json: AsJson = False,
 ) -> None:
-    """Realign the heads of a run without training, save the models of all modes, and score them.
+    """Realign classifier heads without training; save and evaluate the resulting models.
+
+    Besides rows of one norm there is the global head whose scores are adjusted for how many samples of each class the
+    clients train on; a real federation's server knows these numbers only if clients send them.
 
     Example: [bold]fedquilt realign runs/digits_lt-1a2b3c4d --kappa 1.7[/bold]
     """
     from fedquilt.analysis.modes import realigned
 
-    given = {"kappa": kappa, "tau": tau, "personal": personal, "scale_bias": scale_bias}
+    given = {"kappa": kappa, "tau": tau, "personal": personal, "scale_bias": scale_bias, "prior_tau": prior_tau}
     found = realigned(folder, _rule(folder, {k: v for k, v in given.items() if v is not None}), to)
     _show(found, to or folder / "modes", as_json)
 
 
 def tails(
     folder: Folder,
-    to: Annotated[Path | None, typer.Option(help="Where pictures go; by default RUN/tails.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Output folder; default: RUN/tails.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a run under its long tail: head, middle and tail, with and without mask, whatever its method.
+    """Evaluate long-tail accuracy of any method: head, middle and tail classes.
 
     Example: [bold]fedquilt tails runs/digits_lt-1a2b3c4d[/bold]
     """
@@ -181,7 +194,7 @@ def tails(
 
 
 Model = Annotated[
-    str, typer.Option(help="global, best (the global one of the best round), cluster:2 or client:7.", metavar="NAME")
+    str, typer.Option(help="global, best (global model of the best round), cluster:2 or client:7.", metavar="NAME")
 ]
 
 
@@ -190,37 +203,48 @@ def predict(
     data: Annotated[
         Path,
         typer.Argument(
-            help="A folder of images, an .npz with x, a table (.csv, .parquet), or a .txt with a text in each line.",
+            help="An image folder, an .npz with x, a table (.csv, .parquet), or a .txt with one text per line.",
             metavar="DATA",
         ),
     ],
     model: Model = "global",
     mode: Annotated[
-        Literal["universal", "global", "plain", "personal"] | None,
-        typer.Option(help="Instead of a model of the run, one that 'fedquilt realign' saved."),
+        Literal["universal", "global", "plain", "adjusted", "universal_adjusted", "personal"] | None,
+        typer.Option(help="Use a model saved by 'fedquilt realign'."),
     ] = None,
-    client: Annotated[str | None, typer.Option(help="Whose model, for the mode personal.")] = None,
-    to: Annotated[Path, typer.Option(help="Where the answers go, as CSV.")] = Path("predictions.csv"),
+    client: Annotated[str | None, typer.Option(help="Client, for --mode personal.")] = None,
+    to: Annotated[Path, typer.Option(help="Output file (CSV).")] = Path("predictions.csv"),
     as_json: AsJson = False,
 ) -> None:
-    """Answer new rows with a model of a run: the class of each, by name where classes have names, and probabilities.
+    """Predict classes and probabilities for new data with a model of a run.
 
-    Rows are read and prepared as the run's were; its own data are not needed.
+    Inputs are preprocessed as in training; the training data are not needed.
 
     Example: [bold]fedquilt predict runs/quick-1a2b3c4d new.npz --model client:7 --to answers.csv[/bold]
     """
     if mode is None and client is not None:
         raise InputError(f"--client goes with --mode personal. A client's model of the run is --model client:{client}.")
     if mode is None:
+        from fedquilt.analysis.predict import TaskAnswers
         from fedquilt.analysis.predict import predict as answer
 
-        found = answer(folder, data, model)
+        given = answer(folder, data, model)
+        if isinstance(given, TaskAnswers):
+            given.save(to)
+            _tell_numbers(given, to, as_json)
+            return
+        found = given
     else:
         from fedquilt.analysis.modes import predict as answer_in_mode
 
         who: ClientId = int(client) if client is not None and client.isdecimal() else client
         found = answer_in_mode(folder, data, mode, who)
     found.save(to)
+    _tell_answers(found, to, as_json)
+
+
+def _tell_answers(found: Answers, to: Path, as_json: bool) -> None:
+    """How many rows were answered with each class, and how many rightly."""
     names = found.class_names or tuple(map(str, range(found.probabilities.shape[1])))
     counts = dict(zip(names, found.classes.bincount(minlength=len(names)).tolist(), strict=True))
     told = {"rows": len(found.names), "answers": counts, "accuracy": found.accuracy, "file": str(to)}
@@ -229,24 +253,36 @@ def predict(
         return
     right = "" if found.accuracy is None else f", {100 * found.accuracy:.1f} % right"
     shares = ", ".join(f"{count} of class {name}" for name, count in counts.items() if count)
-    typer.echo("\n".join([*filter(None, [found.note]), f"Wrote {to}: answers to {told['rows']} rows{right}: {shares}"]))
+    typer.echo(
+        "\n".join([*filter(None, [found.note]), f"Wrote {to}: predictions for {told['rows']} rows{right}: {shares}"])
+    )
+
+
+def _tell_numbers(found: TaskAnswers, to: Path, as_json: bool) -> None:
+    """What was written of another task than one class label for each row."""
+    if as_json:
+        echo({"rows": len(found.names), "metrics": dict(found.metrics), "file": str(to), "note": found.note})
+        return
+    scores = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.items())
+    told = f"Wrote {to}: answers to {len(found.names)} rows{scores and ': '}{scores}"
+    typer.echo("\n".join([*filter(None, [found.note]), told]))
 
 
 def export_model(
     folder: Folder,
     model: Model = "global",
     format: Annotated[
-        str | None, typer.Option(help="safetensors, onnx or hf (a folder); by default as the name of --to ends.")
+        str | None, typer.Option(help="safetensors, onnx or hf (a folder); default: by the suffix of --to.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="The file or folder; by default named after the model.", metavar="PATH")
+        Path | None, typer.Option(help="Output file or folder; default: named after the model.", metavar="PATH")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is at --to.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite --to.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model of a run as other programs load it: a state dict as safetensors, ONNX, or a folder of transformers.
+    """Export a model of a run: safetensors state dict, ONNX, or Hugging Face transformers folder.
 
-    An ONNX file takes any number of prepared rows, and is written only if onnxruntime computes the same with it.
+    ONNX files have a dynamic batch size and are only written if onnxruntime reproduces the outputs.
 
     Example: [bold]fedquilt export-model runs/quick-1a2b3c4d --model client:7 --to client-7.onnx[/bold]
     """
@@ -278,7 +314,7 @@ def _rule(folder: Path, given: Row) -> Realign | None:
     from fedquilt.analysis.afterwards import config_in
     from fedquilt.pieces.realign import Realign
 
-    names = ("kappa", "tau", "personal", "scale_bias")
+    names = ("kappa", "tau", "personal", "scale_bias", "prior_tau")
     own = {k: v for k, v in config_in(folder).method.options.items() if k in names}
     return Realign(**{**own, **given})
 

@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 STOPPED = 143
 Recipe = Annotated[
-    Path, typer.Argument(help="A recipe: a .toml file, or a name that 'fedquilt recipes' lists.", metavar="RECIPE")
+    Path, typer.Argument(help="A recipe: a .toml file, or a name listed by 'fedquilt recipes'.", metavar="RECIPE")
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="Settings to change, for example rounds=5 method.mu=0.1.", metavar="KEY=VALUE"),
+    typer.Argument(help="Settings to override, for example rounds=5 method.mu=0.1.", metavar="KEY=VALUE"),
 ]
-Folder = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
+Folder = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
 Energy = Annotated[
-    bool | None, typer.Option("--energy/--no-energy", help="Count joules, where this machine can (meters.energy).")
+    bool | None,
+    typer.Option("--energy/--no-energy", help="Measure energy where the hardware supports it (meters.energy)."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 
 def with_energy(overrides: list[str] | None, energy: bool | None) -> list[str]:

@@ -18,14 +18,14 @@ from fedquilt.errors import InputError
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(help="The folder to make; its name is the project's.", metavar="PROJECT")],
+    folder: Annotated[Path, typer.Argument(help="Folder to create; its name is the project name.", metavar="PROJECT")],
     data: Annotated[
         Literal["digits", "csv", "images"],
-        typer.Option(help="8 x 8 digits by name, a table, or a folder of images: real ones, to be replaced by yours."),
+        typer.Option(help="Sample data to start from: 8x8 digits, a CSV table, or an image folder."),
     ] = "digits",
     as_json: AsJson = False,
 ) -> None:
-    """Make a folder with a recipe, a model and a method of your own in it, ready to run and to be changed.
+    """Start a project: a folder with a recipe, your own model and your own method, ready to run.
 
     Example: [bold]fedquilt new my-project[/bold] or [bold]fedquilt new clinics --data csv[/bold]
     """
@@ -48,9 +48,9 @@ def begin(folder: Path, data: str = "digits") -> list[str]:
 
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-._")[:100]
     if not name:
-        raise InputError(f"'{folder}' gives no name for a project. Take one of letters and digits.")
+        raise InputError(f"'{folder}' is not a valid project name. Use letters and digits.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"'{folder}' is there already, and not empty. Take another name.")
+        raise InputError(f"'{folder}' already exists and is not empty. Choose another name.")
     kind = _DATA[data]
     words = {"PROJECT": name, "SETTINGS": kind.settings, "MyCNN": kind.model, _MODELS: kind.listed + _MODELS}
     with storage(folder):
@@ -104,18 +104,18 @@ class _Data:
 
 _MODELS = "| `my_model.py` |"  # before it, in the list of files, are the data
 _DATA = {
-    "digits": _Data('source = "digits" # or a path of yours: see README.md', "MyCNN"),
+    "digits": _Data('source = "digits" # or path = your own file: see README.md', "MyCNN"),
     "csv": _Data(
-        'path = "data.csv" # yours in its place\nlabel = "label" # the column to predict\n'
-        '# user = "clinic" # a column that says whose row it is, in the place of clients and partition',
+        'path = "data.csv" # replace with your own\nlabel = "label" # the column to predict\n'
+        '# user = "clinic" # a column that identifies the client of a row, instead of clients and partition',
         "MyMLP",
         _table,
-        "| `data.csv` | a table with a header, to be replaced by yours |\n",
+        "| `data.csv` | sample table with a header; replace it with yours |\n",
     ),
     "images": _Data(
-        'path = "images" # a folder for each class\nsize = 8 # pixels of each side',
+        'path = "images" # one folder per class\nsize = 8 # image size in pixels',
         "MyCNN",
         _images,
-        "| `images/` | images, in a folder for each class, to be replaced by yours |\n",
+        "| `images/` | sample images, one folder per class; replace them with yours |\n",
     ),
 }

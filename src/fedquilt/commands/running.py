@@ -21,18 +21,16 @@ def sweep(
         typer.Option(
             "--set",
             metavar="NAME=VALUES",
-            help=(
-                "A setting and what to try: NAME=1,2,3, or a range NAME=0.1..1.0 or NAME=log:0.001..1; may be repeated."
-            ),
+            help=("A setting and its values: NAME=1,2,3, a range NAME=0.1..1.0, or NAME=log:0.001..1. Repeatable."),
         ),
     ] = None,
-    random: Annotated[int | None, typer.Option(help="Try so many points at random.", min=1)] = None,
-    optuna: Annotated[int | None, typer.Option(help="Try so many points that optuna proposes.", min=1)] = None,
+    random: Annotated[int | None, typer.Option(help="Number of random points to try.", min=1)] = None,
+    optuna: Annotated[int | None, typer.Option(help="Number of points proposed by Optuna.", min=1)] = None,
 ) -> None:
-    """Try many settings of a method and choose one on validation samples; by default every combination.
+    """Tune hyperparameters on validation data: grid search by default, or random search or Optuna.
 
-    Points that are finished are kept, so an interrupted sweep goes on where it stopped. What is varied may also stand
-    in the recipe, in \\[sweep.space].
+    Finished points are kept, so an interrupted sweep continues where it stopped. The search space can also be given in
+    the recipe, in \\[sweep.space].
 
     Example: [bold]fedquilt sweep recipes/quick.toml rounds=5 --set train.optimizer.lr=0.01,0.1[/bold]
     """
@@ -43,7 +41,7 @@ def sweep(
     from fedquilt.studies.sweep import sweep as sweep_all
 
     if random is not None and optuna is not None:
-        raise InputError("--random and --optuna exclude each other; leave one of them out.")
+        raise InputError("--random and --optuna are mutually exclusive.")
     config = _varied(load(recipe, with_energy(overrides, energy)), recipe, tried or [], random, optuna)
     with stops_on_sigterm(), Progress(quiet=as_json) as progress:
         summary = sweep_all(config, progress.parts(config.rounds, planned(config)))
@@ -86,11 +84,11 @@ def run(
     overrides: Overrides = None,
     as_json: AsJson = False,
     energy: Energy = None,
-    fresh: Annotated[bool, typer.Option(help="Start anew even if this run exists.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Start from scratch even if this run exists.")] = False,
 ) -> None:
-    """Run one method and keep everything about it in a folder.
+    """Run one method and save everything in a run folder.
 
-    Ctrl-C and SIGTERM (exit code 143) stop it; the same command goes on from there.
+    Ctrl-C or SIGTERM (exit code 143) stops it; the same command continues where it stopped.
 
     Example: [bold]fedquilt run recipes/quick.toml rounds=10 method.kind=fedprox method.mu=0.1[/bold]
     """
@@ -105,10 +103,10 @@ def resume(
     energy: Energy = None,
     as_json: AsJson = False,
     saved_code: Annotated[
-        bool, typer.Option(help="Go on with the code of your own that was saved with the run, whatever it is now.")
+        bool, typer.Option(help="Use the copy of your own code saved with the run, even if the original has changed.")
     ] = False,
 ) -> None:
-    """Go on with a run that was interrupted; the result is the same to the last bit.
+    """Resume an interrupted run; the result is bit-identical to an uninterrupted one.
 
     Example: [bold]fedquilt resume runs/quick-1a2b3c4d[/bold]
     """
@@ -126,8 +124,8 @@ def resume(
 def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None) -> None:
     """Compare several methods over several seeds on one federation.
 
-    Runs that are finished are kept, so an interrupted comparison goes on where it stopped. As many as there are cores
-    are played at once (engine.at_once).
+    Finished runs are kept, so an interrupted comparison continues where it stopped. By default one run per core
+    executes at a time (engine.at_once).
 
     Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
     """
@@ -152,10 +150,10 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
 
 
 def robustness(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None) -> None:
-    r"""Try aggregators under attacks by more and more malicious clients, and say which one to take.
+    r"""Compare aggregators under attacks by a growing fraction of malicious clients.
 
-    What is tried is in \[robustness]: rules, attacks, shares, by (clients or samples), seeds. Runs that are finished
-    are kept, so it goes on where it stopped, and more can be asked for later.
+    The section \[robustness] sets rules, attacks, shares, by (clients or samples) and seeds. Finished runs are kept, so
+    an interrupted study continues where it stopped and can be extended later.
 
     Example: [bold]fedquilt robustness quick rounds=5 'robustness.attacks=["ipm"]' robustness.seeds=[0][/bold]
     """
@@ -176,10 +174,10 @@ def robustness(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fa
 
 def newcomers(
     folder: Folder,
-    epochs: Annotated[int, typer.Option(help="Passes over a newcomer's own samples.", min=1)] = 5,
+    epochs: Annotated[int, typer.Option(help="Epochs over a new client's own samples.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Score the clients that a run held out (data.newcomers): as it is, after fine-tuning, and tuning the head only.
+    """Evaluate held-out clients (data.newcomers): without training, after fine-tuning, and tuning only the head.
 
     Example: [bold]fedquilt newcomers runs/quick-1a2b3c4d --epochs 2[/bold]
     """
@@ -190,7 +188,7 @@ def newcomers(
     config = config_in(folder)
     federation, new = federations_of(config)
     if new is None:
-        raise InputError(f"The recipe of '{folder}' holds nobody out; run it with data.newcomers=5, say.")
+        raise InputError(f"The recipe of '{folder}' holds out no clients. Run it with, for example, data.newcomers=5.")
     found = newcomers_of(config, folder, federation, new, epochs)
     if as_json:
         echo(found)
@@ -223,7 +221,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
             engine.close()
         found, notes = result_of(folder) or {}, made.notes
     elif not as_json:
-        typer.echo(f"This run is finished already; --fresh runs it anew. Folder: {folder}")
+        typer.echo(f"This run is already finished; use --fresh to run it again. Folder: {folder}")
     scores = None if new is None else newcomers_of(config, folder, federation, new)
     report = folder / "report.html"
     if played or not report.exists():
@@ -239,19 +237,18 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
 
 def demo(
     scenes: Annotated[
-        list[str] | None,
-        typer.Argument(help="groups, heads, rare, links, tasks; all without a name.", metavar="[SCENE]..."),
+        list[str] | None, typer.Argument(help="groups, heads, rare, links, tasks; default: all.", metavar="[SCENE]...")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting to change in every scene; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting to override in every scene. Repeatable."),
     ] = None,
-    to: Annotated[Path, typer.Option(help="Where the page and the runs go.")] = Path("runs/demo"),
+    to: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/demo"),
     as_json: AsJson = False,
 ) -> None:
-    """Play five problems of federated learning, and what answers them, on real data; ends with one page.
+    """Show five federated learning problems, each with a method that addresses it, on real data.
 
-    About 90 seconds on two cores, without a network. Scenes that are finished are kept.
+    Writes one HTML page. About 90 seconds on two cores, no network access. Finished scenes are kept.
 
     Example: [bold]fedquilt demo groups[/bold]
     """

@@ -41,7 +41,7 @@ def device_numbers(text: str) -> tuple[int, ...]:
     """CUDA devices, as '0' or '0,1'."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of different device numbers such as 0,1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of distinct device numbers such as 0,1")
     return tuple(int(word) for word in words)
 
 
@@ -191,7 +191,7 @@ def _check_rates(asked: argparse.Namespace) -> None:
 
 def _check_clients(asked: argparse.Namespace) -> None:
     if int(asked.num_clients * asked.join_ratio) < 1:
-        raise InputError(f"-jr {asked.join_ratio} of {asked.num_clients} clients is nobody. Give a larger share.")
+        raise InputError(f"-jr {asked.join_ratio} of {asked.num_clients} clients is no client. Give a larger fraction.")
     if int((1 - asked.client_drop_rate) * int(asked.num_clients * asked.join_ratio)) < 1:
         raise InputError(f"-cdr {asked.client_drop_rate}: every upload would get lost. Give a smaller rate.")
     if asked.num_new_clients == 0 and asked.fine_tuning_epoch_new:

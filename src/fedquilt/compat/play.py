@@ -140,7 +140,7 @@ def attacked(asked: argparse.Namespace, config: Config, method: Method, federati
     if asked.learning_rate_decay:
         lr *= asked.learning_rate_decay_gamma**rounds.done
     images = asked.batch_num_per_client * asked.batch_size
-    scene = attacks.Scene(network(method), *values_of(federation), iterations=10, restarts=1, batch_size=images)
+    scene = attacks.AttackScene(network(method), *values_of(federation), iterations=10, restarts=1, batch_size=images)
     found: list[tuple[float, float]] = []
     notes: dict[str, None] = {}
     for client in list(dict.fromkeys(letter.client for letter in letters))[:ATTACKED]:

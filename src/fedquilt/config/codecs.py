@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedquilt.config.options import check_options, piece
+from fedquilt.config.options import made
 from fedquilt.config.settings import CodecChoice, Config
 from fedquilt.core.deployed import first_state
 from fedquilt.core.exchange import Codec, Context, Exchange, Method, plain
-from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site, Source, Table
 from fedquilt.core.train import Train
@@ -17,7 +16,6 @@ from fedquilt.errors import ConfigError, FedquiltError, InputError
 from fedquilt.methods.compressed import Compressed
 from fedquilt.pieces.codecs import chain, error_feedback, on, together
 from fedquilt.records.record import pack, unpack
-from fedquilt.registry import lookup
 
 
 def with_codecs(method: Method, config: Config) -> Method:
@@ -41,21 +39,13 @@ def codec_of(choices: Sequence[CodecChoice], where: str) -> Codec:
 
 
 def _codec(choice: CodecChoice, where: str) -> Codec:
-    codec = _made(choice.kind, choice.options, where)
+    codec: Codec = made("codec", choice, where)
     if choice.chain:
-        inner = [_made(c.kind, c.options, f"{where}.chain.{i}") for i, c in enumerate(choice.chain)]
+        inner = [made("codec", c, f"{where}.chain.{i}") for i, c in enumerate(choice.chain)]
         codec = chain(codec, *inner)
     if choice.error_feedback:
         codec = error_feedback(codec)
     return codec if choice.field is None else on(choice.field, codec)
-
-
-def _made(kind: str, options: Row, where: str) -> Codec:
-    given, problems = check_options("codec", kind, options, where)
-    if problems:
-        raise ConfigError(problems)
-    codec: Codec = piece("codec", lookup("codec", kind), given)
-    return codec
 
 
 def check_codecs(method: Method, source: Source, seed: Seed) -> None:

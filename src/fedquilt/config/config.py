@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from fedquilt.config.metrics import use_metrics
 from fedquilt.config.options import check_options as check_options
-from fedquilt.config.options import explain_all
+from fedquilt.config.options import explain_all, piece
 from fedquilt.config.recipes import find
 from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
@@ -25,10 +25,11 @@ from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
+from fedquilt.config.tasks import use_task_of
 from fedquilt.config.training import defaults_of
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
-from fedquilt.own_code import looking_in, pinned
+from fedquilt.own_code import is_reference, looking_in, pinned
 from fedquilt.registry import lookup
 
 log = logging.getLogger("fedquilt")
@@ -79,12 +80,11 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
             problems.append(f"{text!r} changes no setting: write KEY=VALUE, for example rounds=5")
             continue
         *parents, leaf = key.strip().split(".")
-        place = settings
-        for name in parents:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
-                problems.append(f"override {text!r}: '{name}' is not a section")
-                place = {}
+        try:
+            place = section(settings, parents)
+        except InputError as error:
+            problems.append(f"override {text!r}: {error}")
+            continue
         place[leaf] = _value(value.strip())
         if key.strip() in _TYPED_LISTS and not isinstance(place[leaf], list):
             if key.strip() == "compare.seeds":
@@ -93,6 +93,18 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
         if key.strip() in _INSTEAD:
             place.pop(_INSTEAD[key.strip()], None)
     return settings, problems
+
+
+def section(settings: Row, names: Sequence[str]) -> Row:
+    """The section of a dotted name, made if it is not there; a choice that is a bare name becomes one of its kind."""
+    place = settings
+    for depth, name in enumerate(names, start=1):
+        if isinstance(place.get(name), str) and tuple(names[:depth]) in _CHOSEN:
+            place[name] = {"kind": place[name]}
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise InputError(f"'{name}' is not a section")
+    return place
 
 
 def _tell_one_seed(seed: JSON) -> None:
@@ -127,13 +139,15 @@ def parse(
 def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     if raw.get("script") is None:  # which made its own known
         problems += use_metrics(_inner(raw, "metrics"))  # before anything asks for one by its id
+        problems += [] if any(_check_choice("task", raw.get("task"))) else use_task_of(raw)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
         problems += explain_all(error.errors())
         config = None
     if raw.get("script") is None:
-        problems += _check_choices(raw) + _check_model(_inner(raw, "model")) + _check_loop(_inner(raw, "train", "loop"))
+        problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
+        problems += _check_source(_inner(raw, "data", "source")) + _check_loop(_inner(raw, "train", "loop"))
     else:
         problems += [f"{name}: a script gave the objects of this run; change it there" for name in _in_objects(raw)]
     if config is not None and config.script is None and not problems:
@@ -186,6 +200,14 @@ def _with_kinds(raw: Mapping[str, JSON]) -> Row:
     return filled
 
 
+def _check_choice(table: str, asked: JSON) -> list[str]:
+    """Problems of a choice whose section has the name of its table."""
+    given = named(asked)
+    if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
+        return []
+    return check_options(table, given["kind"], {k: v for k, v in given.items() if k != "kind"}, table)[1]
+
+
 def _check_choices(raw: Mapping[str, JSON]) -> list[str]:
     """Problems of the sections that are chosen by kind."""
     problems: list[str] = []
@@ -212,6 +234,7 @@ def _choices(raw: Mapping[str, JSON]) -> Iterator[tuple[str, str, JSON]]:
 
 _SINGLE = (
     ("method", "method"),
+    ("task", "task"),
     ("optimizer", "train", "optimizer"),
     ("schedule", "train", "schedule"),
     ("partition", "data", "partition"),
@@ -228,6 +251,9 @@ _LISTS = (
     ("method", "compare", "methods"),
     ("callback", "callbacks"),
 )
+_CHOSEN = {tuple(keys) for _, *keys in _SINGLE} | {
+    *(("model",), ("codec",), ("download_codec",), ("data", "source"), ("train", "loop"))
+}  # the settings that may be a bare name, to which an override may add options
 _APART = {  # settings of their own
     "method": ("label",),
     "stream": ("shift",),
@@ -279,17 +305,31 @@ def _check_model(asked: JSON) -> list[str]:
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
 
 
+def _check_source(asked: JSON) -> list[str]:
+    """Problems of the arguments of a function of the user's own that gives data; without any, it is not read yet."""
+    if not isinstance(asked, Mapping) or not isinstance(asked.get("kind"), str):
+        return []
+    options = {k: v for k, v in asked.items() if k != "kind"}
+    if is_reference(asked["kind"]):
+        return check_options("dataset", asked["kind"], options, "data.source")[1]
+    return [f"data.source.{name}: a data set that has a name takes no options" for name in options]
+
+
 def _check_loop(asked: JSON) -> list[str]:
-    """Problems of a training loop of the user's own."""
-    if not isinstance(asked, str):
+    """Problems of a training loop of the user's own, and of its options."""
+    given = named(asked)
+    if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
         return []
     from fedquilt.core.own_loop import check_loop
 
-    try:
-        check_loop(lookup("loop", asked).load())
-    except InputError as error:
-        return [f"train.loop: {error}"]
-    return []
+    kind, given = given["kind"], {k: v for k, v in given.items() if k != "kind"}
+    options, problems = check_options("loop", kind, given, "train.loop")
+    if not problems:
+        try:
+            check_loop(piece("loop", lookup("loop", kind), options))
+        except InputError as error:
+            problems = [f"train.loop: {error}"]
+    return problems
 
 
 def _inner(raw: Mapping[str, JSON], *keys: str) -> JSON:
@@ -319,7 +359,8 @@ _IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``
 
 def _in_objects(raw: Mapping[str, JSON]) -> list[str]:
     """Settings that would say again, and perhaps otherwise, what the objects of a script say."""
-    odd = [f"{table}.{name}" for table in ("method", "model") for name in raw.get(table) or {} if name != "kind"]
+    tables = {name: found for name in ("method", "model") if isinstance(found := raw.get(name), Mapping)}
+    odd = [f"{table}.{name}" for table, found in tables.items() for name in found if name != "kind"]
     return [name for name in _IN_OBJECTS if _inner(raw, *name.split(".")) is not None] + odd
 
 

@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedquilt.config.config import Config, Data, Kinded, check_options
-from fedquilt.config.options import piece
+from fedquilt.config.options import made
+from fedquilt.config.tasks import task_of
 from fedquilt.config.texts import asked, columns_of_text, source_of_texts
 from fedquilt.core.columns import PerColumn, blank_of
-from fedquilt.core.plain import Array
+from fedquilt.core.plain import Array, Row
 from fedquilt.core.seed import Seed
+from fedquilt.core.task import Task
 from fedquilt.data import (
     Arrays,
     Federation,
@@ -33,11 +35,10 @@ from fedquilt.data import (
     without_labels,
 )
 from fedquilt.data.pairs import pair_columns
-from fedquilt.data.sources.own import given
+from fedquilt.data.sources.own import arrays_of_own, given
 from fedquilt.data.tabular import fit, scope_of
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.own_code import is_reference, unpinned
-from fedquilt.registry import lookup
 
 
 def rows_aside(count: int, share: float, seed: int) -> Array:
@@ -75,7 +76,9 @@ def federations_of(config: Config) -> tuple[Federation | Stream, Federation | St
     data = config.data
     if config.stream is not None and data.common_valid:
         raise InputError("data.common_valid: a stream has no validation samples at the server; leave it out.")
-    return _parted(data, divided(data)) if config.stream is None else _parted(data, _stream(config))
+    if config.stream is not None:
+        return _parted(data, _stream(config))
+    return _parted(data, divided(data, task=task_of(config.task)))
 
 
 def _parted(data: Data, whole: D) -> tuple[D, D | None]:
@@ -86,25 +89,17 @@ def _parted(data: Data, whole: D) -> tuple[D, D | None]:
     return part, None if new is None else without_labels(new, data.unlabelled, data.seed)
 
 
-def divided(data: Data, source: str | None = None, classes: Sequence[int] | None = None) -> Federation:
-    """A federation by these settings: of another data set, or of some classes only, if asked for."""
-    if source is None and data.path is not None and imports.is_split(Path(data.path)):
-        return _shifted(data, _already_divided(data, classes))
-    whole = given(data.source) if source is None and data.source and is_reference(data.source) else None
-    if isinstance(whole, Federation):
-        _refuse_dividing(
-            data, classes, f"{unpinned(str(data.source))} gives a federation, divided over clients already"
-        )
+def divided(
+    data: Data, source: str | None = None, classes: Sequence[int] | None = None, task: Task | None = None
+) -> Federation:
+    """A federation by these settings: of another data set, or of some classes only, if asked for; for a ``task``."""
+    if task is not None:
+        _refuse_classes(data, task)
+    if source is None and (whole := _come_divided(data, classes)) is not None:
+        if task is not None and whole.task is None:
+            raise InputError(f"{called(data)} gives a federation without a task. Give it one there: task=...")
         return _shifted(data, whole)
-    arrays = _arrays(data, source)
-    _check_labels(data, arrays, classes)
-    if classes is not None:
-        arrays = _only(arrays, classes)
-    held = None
-    if data.common_valid:
-        arrays, held = _held_back(arrays, data.common_valid, "common valid", data.seed)
-    if data.long_tail is not None:
-        arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
+    arrays, held = _rows_to_divide(data, source, classes, task)
     who = {"natural": True} if data.by_user else {"partition": made("partition", data.partition, "data.partition")}
     federation = Federation.from_source(
         arrays,
@@ -113,15 +108,64 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
         valid=data.valid,
         seed=data.seed,
         drop_empty=data.drop_empty,
+        task=task,
         **who,
         **prepare_of(data, arrays),
     )
     if held is not None:
         table = isinstance(federation.prepare, PerColumn)
-        federation = replace(federation, server_columns=pair_columns(*held, "common_valid", table))
+        federation = replace(federation, server_columns=pair_columns(*held, "common_valid", table, task))
     if data.local_tests:
         federation = with_local_tests(federation, data.seed)
     return _shifted(data, federation)
+
+
+def _refuse_classes(data: Data, task: Task) -> None:
+    """Raise for what only rows of one class each can have."""
+    wrong = next((n for n in ("long_tail", "local_tests", "unlabelled", "pretraining") if getattr(data, n)), None)
+    if wrong is None and data.shift is not None and data.shift.kind == "label_permutation":
+        wrong = "shift"
+    if wrong is not None and task.kind != "classification":
+        raise InputError(f"data.{wrong} goes by the class of each row, and the task is {task.name}. Leave it out.")
+
+
+def _come_divided(data: Data, classes: Sequence[int] | None) -> Federation | None:
+    """The federation of data that are divided over clients already, in files or by the user's own code."""
+    if data.path is not None and imports.is_split(Path(data.path)):
+        return _already_divided(data, classes)
+    whole = given(*_own(data.source)) if data.source and is_reference(data.source.kind) else None
+    if not isinstance(whole, Federation):
+        return None
+    _refuse_dividing(data, classes, f"{called(data)} gives a federation, divided over clients already")
+    return whole
+
+
+def _rows_to_divide(
+    data: Data, source: str | None, classes: Sequence[int] | None, task: Task | None
+) -> tuple[Arrays, tuple[Array, Array] | None]:
+    """The rows that clients are to have, and those held back from all of them to validate the common model."""
+    arrays, held = _arrays(data, source, task), None
+    _check_labels(data, arrays, classes)
+    if classes is not None:
+        arrays = _only(arrays, classes)
+    if data.common_valid:
+        arrays, held = _held_back(arrays, data.common_valid, "common valid", data.seed, task)
+    if data.long_tail is not None:
+        arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
+    return arrays, held
+
+
+def _own(source: Kinded) -> tuple[str, Row]:
+    """A function of the user's own that gives data, and its arguments."""
+    options, problems = check_options("dataset", source.kind, source.options, "data.source")
+    if problems:
+        raise ConfigError(problems)
+    return source.kind, options
+
+
+def called(data: Data) -> str:
+    """What people call the data."""
+    return unpinned(data.source.kind) if data.source is not None else str(data.path)
 
 
 def _check_labels(data: Data, arrays: Arrays, classes: Sequence[int] | None) -> None:
@@ -179,14 +223,14 @@ def for_pretraining(data: Data, valid: float) -> Federation:
     return _fitted(whole, None)[0]
 
 
-def _arrays(data: Data, source: str | None) -> Arrays:
+def _arrays(data: Data, source: str | None, task: Task | None = None) -> Arrays:
     """The rows, at most ``limit`` of them, and of the common test set, whose scoring would take the most time else."""
-    arrays = _read(data, source)
+    arrays = _read(data, source, task)
     if data.pretraining:
         arrays = set_aside(arrays, data.pretraining, data.seed)[1]
     if data.limit is not None:
         arrays = _limited(arrays, data.limit, Seed(data.seed))
-    return _with_test(arrays, data) if data.common_test else arrays
+    return _with_test(arrays, data, task) if data.common_test else arrays
 
 
 def _limited(arrays: Arrays, limit: int, seed: Seed) -> Arrays:
@@ -205,12 +249,14 @@ def _of(users: Array | None, rows: Array) -> Array | None:
     return None if users is None else users[rows]
 
 
-def _read(data: Data, source: str | None) -> Arrays:
+def _read(data: Data, source: str | None, task: Task | None = None) -> Arrays:
     """All rows there are."""
     if source is None and data.path is not None:
         arrays = imports.open(
             Path(data.path),
-            data.label,
+            None
+            if data.label is None and not _columns(data.path)
+            else imports.labelled(data.label or "label", {"task": task}),
             data.user,
             data.size,
             data.features,
@@ -221,25 +267,36 @@ def _read(data: Data, source: str | None) -> Arrays:
         own = [name for name in _READING if getattr(data, name) is not None]
         if own:
             raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
-        name = source or data.source or "digits"
-        arrays = source_of_texts(data, name) if asked(data) else read(name)
+        known = source or (data.source.kind if data.source is not None else "digits")
+        if source is None and data.source is not None and is_reference(known):
+            arrays = arrays_of_own(*_own(data.source))
+        else:
+            arrays = source_of_texts(data, known) if asked(data) else read(known)
     return arrays
 
 
-def _with_test(arrays: Arrays, data: Data) -> Arrays:
+def _columns(path: str) -> bool:
+    """Whether a file has columns with names."""
+    return path.endswith((".csv", ".csv.gz", ".parquet"))
+
+
+def _with_test(arrays: Arrays, data: Data, task: Task | None) -> Arrays:
     """The same with a part of each class as a common test set, before any long tail."""
     if arrays.y_test is not None:
-        raise InputError(f"{arrays.name or data.source} has a common test set already: leave data.common_test out.")
-    rest, (x, y) = _held_back(arrays, data.common_test, "common test", data.seed)
+        raise InputError(f"{arrays.name or called(data)} has a common test set already: leave data.common_test out.")
+    rest, (x, y) = _held_back(arrays, data.common_test, "common test", data.seed, task)
     return replace(rest, x_test=x, y_test=y)
 
 
-def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arrays, tuple[Array, Array]]:
-    """The rows without a part of each class, and that part."""
+def _held_back(
+    arrays: Arrays, share: float, what: str, seed: int, task: Task | None
+) -> tuple[Arrays, tuple[Array, Array]]:
+    """The rows without a part of each class (or of like targets), and that part."""
+    labels = arrays.y if task is None else task.strata(arrays.y)
     order = Seed(seed).fold(what).numpy().permutation(len(arrays.y))
     stays = np.ones(len(order), np.bool_)
-    for label in np.unique(arrays.y):
-        own = order[arrays.y[order] == label]
+    for label in np.unique(labels):
+        own = order[labels[order] == label]
         stays[own[: int(share * len(own))]] = False
     kept, held = np.flatnonzero(stays), np.flatnonzero(~stays)
     if not len(held):
@@ -266,23 +323,30 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
 def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
     """How rows are prepared, as an option of a federation; nothing when they stay as they are."""
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
-    images, name = arrays.x.dtype.name == "uint8", arrays.name or data.source
+    images, name = arrays.x.dtype.name == "uint8", arrays.name or called(data)
     if not images and (mean, std) != (0.0, 1.0):
         raise InputError(f"data.mean and data.std are for images stored as bytes; {name} holds {arrays.x.dtype}.")
-    pixels = Pixels(mean, std)
-    odd = _no_numbers(arrays)
-    if data.transforms and odd:
-        raise InputError(
-            f"data.transforms takes numbers, and {name} has {odd}. Leave data.transforms out: tables are "
-            "standardised, encoded and filled in without."
-        )
+    pixels, odd = Pixels(mean, std), _no_numbers(arrays)
     if data.transforms:
+        if odd:
+            raise InputError(
+                f"data.transforms takes numbers, and {name} has {odd}. Leave data.transforms out: tables are "
+                "standardised, encoded and filled in without."
+            )
         return {"prepare": Transforms(_steps(data), pixels)}
-    scope = None if arrays.ready else scope_of(data.standardise)
-    if _is_table(arrays) and scope is not None and (scope != "none" or odd):
-        kinds = blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
-        return {"prepare": kinds}  # its numbers come when it is settled who takes part
+    table = _blank_table(data, arrays, bool(odd))
+    if table is not None:
+        return {"prepare": table}
     return {"prepare": pixels} if images else {"standardise": None}
+
+
+def _blank_table(data: Data, arrays: Arrays, odd: bool) -> PerColumn | None:
+    """How a table's columns are prepared, without its numbers, which come when it is settled who takes part; None for
+    rows that stay as they are, and are no ``odd`` ones: those must be prepared."""
+    scope = None if arrays.ready else scope_of(data.standardise)
+    if not _is_table(arrays) or scope is None or (scope == "none" and not odd):
+        return None
+    return blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
 
 
 def _steps(data: Data) -> tuple[Any, ...]:
@@ -308,7 +372,8 @@ def _stream(config: Config) -> Stream:
     shift = choice.shift
     change = None if shift is None else made("shift", shift, "stream.shift")
     stream: Stream = made("stream", choice, "stream")(
-        partial(divided, config.data), None if change is None else lambda before: change(before, config.data.seed)
+        partial(divided, config.data, task=task_of(config.task)),
+        None if change is None else lambda before: change(before, config.data.seed),
     )
     return stream
 
@@ -337,11 +402,3 @@ def _prepared(data: D, prepare: Transforms) -> D:
     if isinstance(data, Stream):
         return replace(data, tasks=tuple(replace(task, prepare=prepare) for task in data.tasks))
     return replace(data, prepare=prepare)
-
-
-def made(table: str, choice: Kinded, path: str) -> Any:
-    """The object of a choice, with its options."""
-    given, problems = check_options(table, choice.kind, choice.options, path)
-    if problems:
-        raise ConfigError(problems)
-    return piece(table, lookup(table, choice.kind), given)

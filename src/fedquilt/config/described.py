@@ -11,14 +11,19 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from fedquilt.config.config import apply
 from fedquilt.config.options import options_of
 from fedquilt.config.settings import Training
 from fedquilt.config.training import KEYS, defaults_of
 from fedquilt.core.plain import JSON, Row
+from fedquilt.errors import ConfigError, InputError
+from fedquilt.models.counts import count
+from fedquilt.models.registry import bare, find, make
 from fedquilt.registry import RegistryEntry, lookup
 
 SECTIONS = {"method": "method", "codec": "codec", "partition": "data.partition", "model": "model"}
@@ -27,7 +32,8 @@ SECTIONS = {"method": "method", "codec": "codec", "partition": "data.partition",
 def detail(kind: str, name: str) -> Row:
     """One choice: its options and, of a method, its own settings for local work."""
     entry = lookup(kind, name)
-    told = paper(_sources(kind, entry)[0]) or entry.reference
+    sources = _sources(kind, entry)[: 1 if kind == "method" else None]  # FedAvg's paper is not that of those on it
+    told = next(filter(None, map(paper, sources)), entry.reference)
     found: Row = {"name": name, "about": entry.about, "reference": told, "options": options(kind, name)}
     if kind == "method":
         train = defaults_of(name)
@@ -45,8 +51,6 @@ def options(kind: str, name: str) -> list[Row]:
     if kind != "model":
         fields = options_of(kind, name).items()
         return [_row(section, n, f.annotation, f.is_required(), f.default, meanings) for n, f in fields]
-    from fedquilt.models.registry import find
-
     taken = {n: p for source in reversed(sources) for n, p in _taken(source).items()}
     none = inspect.Parameter.empty
     return [
@@ -74,8 +78,6 @@ def _sources(kind: str, entry: RegistryEntry, trains: bool = False) -> tuple[Any
 
         return (Train, maker) if trains else (maker, FedAvg)
     if kind == "model":
-        from fedquilt.models.registry import find, make
-
         known = find(entry.name)
         return (*known.described, known.build, make)
     return (maker,)
@@ -181,3 +183,64 @@ def in_words(hint: Any) -> str:
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return f"list of {in_words(parts[0])}"
     return _WORDS.get(origin or hint, "name or table")
+
+
+def model_detail(name: str, shape: str | None, classes: int | None, options: Sequence[str]) -> Row:
+    """One model for this shape and these classes: counts, and the parameters of its two parts."""
+    entry, told = find(name), detail("model", name)
+    given, problems = apply({}, options)
+    if problems:
+        raise ConfigError(problems, "models")
+    wanted = entry.reference if shape is None else _sizes(shape)
+    many = entry.classes if classes is None else classes
+    builder = make(name, wanted, many, **given)
+    named = dict(bare(builder).named_parameters())
+    head = sum(p.numel() for n, p in named.items() if n.startswith("head."))
+    counts = count(builder, wanted)
+    return {
+        "name": name,
+        "description": told["about"],
+        "reference": told["reference"],
+        "takes": entry.takes,
+        "options": told["options"],
+        "shape": list(wanted),
+        "classes": many,
+        **asdict(counts),
+        "features": counts.parameters - head,
+        "head": head,
+    }
+
+
+def model_words(found: list[Row] | Row) -> list[dict[str, str]]:
+    """The same for people: a table for a list of models, one line for each number of a single one."""
+    if isinstance(found, dict):
+        return [{"what": key, "value": _shown(value)} for key, value in found.items() if key != "options"]
+    return [
+        {
+            "name": row["name"],
+            "takes": row["takes"],
+            "parameters": "" if row["parameters"] is None else f"{row['parameters']:,}",
+            "MFLOPs": "" if row["mflops"] is None else f"{row['mflops']:,}",
+            "about": _about(row),
+        }
+        for row in found
+    ]
+
+
+def _about(row: Row) -> str:
+    if row["parameters"] is None:
+        return str(row["description"])
+    return f"{row['description']}; counted for {_shown(row['input'])} and {row['classes']} classes"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return "x".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").strip(",").split(","))
+    except ValueError as error:
+        raise InputError(f"--shape must be whole numbers with commas, like 3,32,32, got {text!r}.") from error

@@ -62,7 +62,7 @@ class Network(Profile):
         given = [name for name, info in Profile.model_fields.items() if getattr(self, name) != info.default]
         if self.profiles and given:
             raise ValueError(
-                f"profiles and {given[0]} exclude each other; a profile of your own goes below [network.own]"
+                f"profiles and {given[0]} are mutually exclusive; define your own profiles below [network.own]"
             )
         if self.own and not self.profiles:
             raise ValueError("profiles of your own need shares: profiles = { " + next(iter(self.own)) + " = 1.0 }")

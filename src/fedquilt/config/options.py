@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedquilt.config.settings import Config
+from fedquilt.config.settings import Config, Kinded
 from fedquilt.core.plain import JSON, Row
-from fedquilt.errors import InputError, did_you_mean
+from fedquilt.errors import ConfigError, InputError, did_you_mean
 from fedquilt.own_code import place, unpinned
 from fedquilt.registry import RegistryEntry, lookup
 
@@ -37,7 +37,7 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     given = {name: getattr(made, name) for name in made.model_fields_set}
     if table == "method":
         return _with_aggregator(given, path)
-    if table in ("model", "loss"):  # which are made when they are needed
+    if table in ("model", "loss", "dataset"):  # which are made when they are needed
         return given, []
     try:
         piece(table, lookup(table, kind), given)  # pieces check their own ranges when they are made
@@ -59,6 +59,14 @@ def _is_itself(table: str, entry: RegistryEntry, maker: Any) -> bool:
     return entry.own and table in CALLED and not isinstance(maker, type) and callable(maker)
 
 
+def made(table: str, choice: Kinded, path: str) -> Any:
+    """The object of a choice, with its options."""
+    given, problems = check_options(table, choice.kind, choice.options, path)
+    if problems:
+        raise ConfigError(problems)
+    return piece(table, lookup(table, choice.kind), given)
+
+
 def _with_aggregator(given: Row, path: str) -> tuple[Row, list[str]]:
     """A method's options, with the aggregator that they name."""
     if "aggregate" not in given:
@@ -73,7 +81,7 @@ def _wrong(error: ErrorDetails, entry: RegistryEntry, takes: type[BaseModel], pa
         return f"{path}.{explain(error)}"
     leaf = str(error["loc"][0]) if error["loc"] else ""
     if leaf == "aggregate" and entry.own_average:
-        return f"{path}.aggregate: {entry.name!r} takes none: {entry.own_average}. Leave it out, or take another method"
+        return f"{path}.aggregate: {entry.name!r} takes none: {entry.own_average}. Leave it out, or use another method"
     return f"{path}.{leaf}: unknown key for {unpinned(entry.name)!r}{_meant(leaf, takes.model_fields)}"
 
 
@@ -91,14 +99,19 @@ def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
         return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
     inner: Row = {}
     if "then" in options and "then" in inspect.signature(entry.load()).parameters:
-        then, problems = _aggregator(options.pop("then"), f"{path}.then")
-        inner = {"then": then}
-        if not problems and not hasattr(then, "merge"):
-            problems = [f"{path}.then: only robust aggregators go behind {kind!r}, such as 'median'"]
+        inner["then"], problems = _behind(kind, options.pop("then"), f"{path}.then")
         if problems:
             return None, problems
     made, problems = check_options("aggregate", kind, options, path)
     return (None, problems) if problems else (piece("aggregate", entry, {**made, **inner}), [])
+
+
+def _behind(kind: str, asked: str | Row, path: str) -> tuple[Any, list[str]]:
+    """The aggregator that one of this kind goes on with."""
+    then, problems = _aggregator(asked, path)
+    if not problems and not hasattr(then, "merge"):
+        problems = [f"{path}: only robust aggregators go behind {kind!r}, such as 'median'"]
+    return then, problems
 
 
 def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:
@@ -127,24 +140,33 @@ def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
     for name, parameter in parameters.items():
         if name in passed or parameter.kind in _MANY:
             continue
-        kind_of = _named(hints.get(name, parameter.annotation))
-        if kind_of is inspect.Parameter.empty or isinstance(kind_of, str):
-            kind_of = Any  # somebody's own, without types
-        if table == "method" and name in _OBJECTS and kind_of is Any:
-            continue
-        if name in GIVEN.get(table, ()) or not (kind_of is Any or _is_plain(kind_of)):
-            continue
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        taken[name] = (kind_of, default)
-    shared = taken.pop("shared_start", None)
-    many = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if table == "method" and not entry.own_average and _hands_down(entry, parameters):
-        usual = parameters["aggregate"].default if "aggregate" in parameters else None
-        taken["aggregate"] = (str | dict[str, Any], getattr(usual, "__name__", "mean"))
-    if table == "method" and (shared or many):
-        taken["shared_start"] = (bool, False)  # FedAvg's, or what a function hands down to it
+        kind = _option_type(table, name, hints.get(name, parameter.annotation))
+        if kind is not None:
+            taken[name] = (kind, ... if parameter.default is inspect.Parameter.empty else parameter.default)
+    shared = taken.pop("shared_start", None) is not None
+    if table == "method":
+        taken |= _of_fedavg(entry, parameters, shared)
     settings = ConfigDict(extra="forbid", allow_inf_nan=False)
     return create_model(f"{entry.name} options", __config__=settings, **taken)
+
+
+def _of_fedavg(entry: RegistryEntry, parameters: Mapping[str, inspect.Parameter], shared: bool) -> dict[str, Any]:
+    """FedAvg's options that a method takes, or hands down to it."""
+    found: dict[str, Any] = {}
+    if not entry.own_average and _hands_down(entry, parameters):
+        found["aggregate"] = (str | dict[str, Any], "mean")
+    if shared or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        found["shared_start"] = (bool, False)
+    return found
+
+
+def _option_type(table: str, name: str, hint: Any) -> Any:
+    """The type of a plain option; None for an argument that is none, an object or what comes from elsewhere."""
+    kind = _named(hint)
+    if kind is inspect.Parameter.empty or isinstance(kind, str):
+        kind = Any  # somebody's own, without types
+    elsewhere = name in GIVEN.get(table, ()) or (table == "method" and name in _OBJECTS and kind is Any)
+    return kind if not elsewhere and (kind is Any or _is_plain(kind)) else None
 
 
 COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
@@ -152,6 +174,7 @@ GIVEN = {"method": COMMON, "model": ("shape", "features", "channels", "size", "l
 # arguments that come from elsewhere than the options of a choice
 CALLED = {  # what can be called is called with
     "aggregate": ("current", "replies", "context"),
+    "loop": ("model", "data_loader", "context"),
     "loss": ("scores", "labels"),
     "metric": ("scores", "labels"),
     "partition": ("labels", "clients", "seed"),

@@ -93,7 +93,7 @@ def find(asked: str | Path) -> Path:
         return known[name].file
     if (file / "config.toml").exists():
         raise InputError(
-            f"'{file}' is the folder of a run. To go on with it: fedquilt resume {file}. To run its settings again: "
+            f"'{file}' is the folder of a run. To continue it: fedquilt resume {file}. To run its settings again: "
             f"fedquilt run {file / 'config.toml'}."
         )
     if file.is_dir():

@@ -92,7 +92,9 @@ class Script(BaseModel):
         """The federation, made again; refused if its rows are others now."""
         found: Federation = self.made("federation")
         if found.fingerprint() != self.data:
-            raise InputError("The data are not those the run began with: the files they were read from have changed.")
+            raise InputError(
+                "The data have changed since the run started: the files they were read from are different."
+            )
         return found
 
     def made(self, name: str) -> Any:
@@ -109,7 +111,7 @@ class Script(BaseModel):
         if lacking:
             raise InputError(
                 f"A script began this run, and only that script has {'; '.join(lacking)}. There, the same call with "
-                "the same folder=... goes on where the run stopped."
+                "the same folder=... continues where the run stopped."
             )
 
 

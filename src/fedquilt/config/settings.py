@@ -10,7 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
 
 from fedquilt.config.links import Network
 from fedquilt.config.script import Script
@@ -68,6 +77,13 @@ def named(value: JSON) -> JSON:
 Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
 
 
+def _bare(choice: Kinded) -> JSON:
+    return choice.model_dump() if choice.options else choice.kind
+
+
+OwnChoice = Annotated[Choice, PlainSerializer(_bare)]  # the same, which without options is written as a bare name
+
+
 def _whose(value: JSON) -> JSON:
     return "federation" if value is True else value
 
@@ -78,9 +94,9 @@ Standardise = Annotated[Literal["federation", "clients", False], BeforeValidator
 class Data(_Section):
     """Which data, and how they are divided among clients."""
 
-    source: Text | None = None
+    source: OwnChoice | None = None
     path: Text | None = None
-    label: Text | None = None
+    label: Text | list[Text] | None = None
     user: Text | None = None
     features: list[Text] | None = None
     categories: list[Text] | None = None
@@ -120,7 +136,7 @@ class Data(_Section):
         if filled.get("path") is None:
             filled.setdefault("source", "digits")
         elif filled.get("source") is not None:
-            raise ValueError("source and path exclude each other; leave one of them out")
+            raise ValueError("source and path are mutually exclusive; give only one of them")
         if filled.get("user") is not None:
             filled.setdefault("by_user", True)
         if filled.get("local_tests") and filled.setdefault("test", 0.0):
@@ -186,12 +202,12 @@ class Training(_Section):
     clip: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     loss: Choice | None = None
-    loop: Text | None = None
+    loop: OwnChoice | None = None
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
         if self.steps is not None and (self.epochs != 1 or self.epochs_first is not None):
-            raise ValueError("steps and epochs exclude each other; leave one of them out")
+            raise ValueError("steps and epochs are mutually exclusive; give only one of them")
         return self
 
 
@@ -215,7 +231,7 @@ class Participation(_Section):
     @model_validator(mode="after")
     def _one_size(self) -> Participation:
         if self.count is not None and self.fraction != 1.0:
-            raise ValueError("count and fraction exclude each other; leave one of them out")
+            raise ValueError("count and fraction are mutually exclusive; give only one of them")
         return self
 
 
@@ -399,6 +415,7 @@ _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left 
     ("train", "loop", None),
     ("", "metrics", None),
     ("", "callbacks", None),
+    ("", "task", None),
 )
 
 
@@ -408,6 +425,7 @@ class Config(_Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "run"
     seed: Number = 0
     rounds: Positive = 20
+    task: Choice | None = None
     data: Data = Data()
     stream: StreamChoice | None = None
     model: Choice = Kinded(kind="mlp")
@@ -435,9 +453,14 @@ class Config(_Section):
 
     @model_validator(mode="after")
     def _trains(self) -> Config:
-        """What the recipe leaves open in ``train`` is as the method has it; an unknown method is told elsewhere."""
+        """What the recipe leaves open in ``train`` is as the method has it, and in ``stop`` as the task; an unknown
+        method is told elsewhere."""
         with suppress(InputError):
             self.__dict__["train"] = resolved(self.train, self.method.kind)
+        if self.task is not None and self.stop.metric == PRIMARY:
+            from fedquilt.metrics.table import main  # of this task, whose metrics are known by now
+
+            self.__dict__["stop"] = self.stop.model_copy(update={"metric": main().id})
         return self
 
     def with_method(self, method: MethodChoice) -> Config:

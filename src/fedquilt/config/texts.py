@@ -68,4 +68,4 @@ def source_of_texts(data: Data, name: str) -> Arrays:
 
 def _refuse_words(data: Data) -> None:
     if data.words is not None:
-        raise InputError("data.words and data.tokeniser exclude each other: the tokeniser has a vocabulary of its own.")
+        raise InputError("data.words and data.tokeniser are mutually exclusive: the tokeniser has its own vocabulary.")

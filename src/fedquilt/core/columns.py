@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedquilt.core.table import Columns
 from fedquilt.errors import InputError
+from fedquilt.moved import renamed
 from fedquilt.records.record import record
 
 LEVELS = 32  # of a category that get a column of their own: the most frequent ones
@@ -136,8 +137,8 @@ class PerColumn:
         """Names and kinds of the columns, in words that are equal where those are."""
         return ", ".join(f"{c.name} (category)" if c.category else c.name for c in self.columns)
 
-    def told(self) -> str:
-        """What is done to the rows, in a sentence."""
+    def describe(self) -> str:
+        """How rows are preprocessed, in a sentence."""
         parts = self._numbers_told()
         named = [f"{c.name} ({len(c.levels)} levels)" for c in self.columns if c.category]
         parts += [f"{_many(len(named), 'categor', 'ies', 'y')} as 0/1 columns: {_few(named)}"] if named else []
@@ -146,6 +147,8 @@ class PerColumn:
         still = [c.name for c in self.columns if self._constant(c)]
         parts += [f"constant: {_few(still)}"] if still else []
         return "; ".join(parts) + f"; {self.width} inputs in all"
+
+    told = renamed("told", "describe")
 
     def _numbers_told(self) -> list[str]:
         count = sum(not c.category for c in self.columns)

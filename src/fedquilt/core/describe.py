@@ -3,17 +3,21 @@
 A description is a record: a tree of plain values in which ``{"make": "module:Name", ...}`` is a call and
 ``{"name": "module:Name"}`` a function or class. Frozen dataclasses, importable functions and
 ``functools.partial`` describe themselves; anything else gives ``__describe__() -> (args, kwargs)``.
+
+:func:`remembered` keeps the description of the call that made a federation, so that others can make it again.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import partial, wraps
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -32,6 +36,7 @@ _ROOMS = tuple(
         "methods",
         "models",
         "metrics",
+        "tasks",
     )
 )
 READING = tuple(  # modules that read files of this machine, or download
@@ -205,3 +210,29 @@ def find(name: str) -> Any:
 def _module(name: str) -> ModuleType:
     loaded = sys.modules.get(name)
     return loaded if loaded is not None else importlib.import_module(name)
+
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def remembered(make: M) -> M:
+    """A classmethod whose federations have the description of the call as their ``origin``, if it has one."""
+
+    first = list(inspect.signature(make).parameters)[1]
+    reads = first in ("path", "folder")
+
+    @wraps(make)
+    def made(cls: type[Any], *args: Any, **options: Any) -> Any:
+        found = make(cls, *args, **options)
+        if reads:  # a file or folder, as it is from anywhere
+            given = str(Path(args[0] if args else options[first]).resolve())
+            args, options = ((given, *args[1:]), options) if args else ((), {**options, first: given})
+        try:
+            told = {"args": [describe(arg) for arg in args], "kwargs": {n: describe(v) for n, v in options.items()}}
+        except InputError:  # an array, or something of the user's own
+            return found
+        name = f"{cls.__module__}:{cls.__qualname__}.{make.__name__}"
+        object.__setattr__(found, "origin", {"make": name, **told})
+        return found
+
+    return cast(M, made)

@@ -57,7 +57,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Reply(Generic[R]):
-    """What one client answered. ``examples`` is how much data stands behind it.
+    """What one client answered. ``samples`` is the number of training samples behind it.
 
     Example:
         >>> Reply(client="oslo", samples=42, upload=None).samples
@@ -68,6 +68,17 @@ class Reply(Generic[R]):
     samples: int
     upload: R
     examples = renamed("examples", "samples")
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """What checks of a cohort leave of its replies: those that count; who is left out, and why; whose replies count for
+    less, and how; and what to know in later rounds, as JSON has it."""
+
+    kept: list[Reply[Any]]
+    odd: dict[ClientId, str]
+    bounded: dict[ClientId, str]
+    past: dict[str, Any]
 
 
 class Codec(Protocol):

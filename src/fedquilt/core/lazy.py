@@ -120,7 +120,7 @@ def _cat(columns: Sequence[Tensor], dim: int = 0) -> Any:
         return NotImplemented
     parts = [part for c in columns for part in _parts(c)]
     readers, counts = zip(*parts, strict=True)
-    return LazyColumn(Joined(readers, counts), (sum(counts), *first.shape[1:]), first.dtype)
+    return LazyColumn(JoinedReaders(readers, counts), (sum(counts), *first.shape[1:]), first.dtype)
 
 
 def _empty(column: Tensor, size: Sequence[int], dtype: torch.dtype | None = None, **_: object) -> Tensor:
@@ -143,7 +143,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedReaders:
     """Several readers, one below the other; ``counts`` says how many rows each has."""
 
     readers: tuple[Reader, ...]
@@ -173,7 +173,7 @@ class Joined:
 
 def _parts(column: Tensor) -> list[tuple[Reader, int]]:
     assert isinstance(column, LazyColumn)
-    if isinstance(column.reader, Joined):
+    if isinstance(column.reader, JoinedReaders):
         return list(zip(column.reader.readers, column.reader.counts, strict=True))
     return [(column.reader, len(column))]
 

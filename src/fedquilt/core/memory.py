@@ -65,7 +65,7 @@ def check_bytes(size: int, what: str) -> None:
     if size > most:
         raise InputError(
             f"{what} would take {_told(size)} of memory, and at most {_told(most)} are allowed. Use less of it, or set "
-            f"the environment variable {VARIABLE} if it is what it should be."
+            f"the environment variable {VARIABLE} if this is intended."
         )
 
 

@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +20,7 @@ from fedquilt.core.params import Names, Params, nothing, under
 from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.core.task import Task
 from fedquilt.core.tree import in_bfloat16
 from fedquilt.errors import InputError, did_you_mean
 from fedquilt.kernels import wide
@@ -76,6 +77,8 @@ class Net:
         capture: Whether steps of local training are recorded once and played again without Python and autograd, to the
             same bits. "auto": the library's own, and those of other networks and losses that are shown pure (see the
             page Models). True: without that, only compared with plain steps now and then. False: never.
+        task: What its outputs are for, and by what they are judged: that of the data, ``task=federation.task``. None:
+            scores of classes, for rows with one class label each.
         winograd: The former name of ``fast_kernels``; deprecated.
 
     Example:
@@ -92,6 +95,7 @@ class Net:
     precision: Literal["float32", "bfloat16"] = "float32"
     fast_kernels: bool | None = None
     capture: Capture = "auto"
+    task: Task | None = None
     _cell: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     winograd: InitVar[bool | None] = None
 
@@ -107,6 +111,10 @@ class Net:
         """A net of ``build(*args, **kwargs)``; refused if it does not take these arguments."""
         _check_call(build, args, kwargs)
         return Net(partial(build, *args, **kwargs))
+
+    def for_task(self, task: Task | None) -> Net:
+        """The same network for a task: ``Net.of(...).for_task(federation.task)``."""
+        return replace(self, task=task)
 
     # What the network is made of
 
@@ -337,7 +345,8 @@ class Net:
                 "function that builds it, Net(MyModule) or Net.of(MyModule, width=64), or use engine='local'."
             )
         names = ("frozen", "channels_last", "inputs", "seed", "precision", "fast_kernels", "capture")
-        return (self.build,), {n: getattr(self, n) for n in names}
+        told = {n: getattr(self, n) for n in names}
+        return (self.build,), told if self.task is None else {**told, "task": self.task}
 
 
 def _keep_input(seen: Params, name: str, layer: nn.Module, given: tuple[Tensor, ...], out: object) -> None:

@@ -112,7 +112,7 @@ class LoopContext:
                 total = total + term(nothing, values, self._fixed, None)  # type: ignore[arg-type]
             except (TypeError, AttributeError) as error:
                 raise InputError(
-                    f"The term {term!r} needs the batch. Use context.loss(model, x, y) instead of a loss of your own."
+                    f"The term {term!r} needs the batch. Use context.loss(model, x, y) instead of your own loss."
                 ) from error
         return total
 
@@ -161,7 +161,7 @@ def run_loop(
     objective = train.objective
     if not isinstance(objective, Objective):
         raise InputError(
-            f"{type(objective).__name__} makes steps of its own, so no training loop of yours can replace them."
+            f"{type(objective).__name__} makes its own steps, which a custom training loop cannot replace."
         )
     net = objective.net
     model = _model(net, job.params, names, device)
@@ -222,11 +222,11 @@ def _check_terms(objective: Objective, called: set[str]) -> None:
     usual = f"{getattr(first, '__module__', '')}:{getattr(first, '__qualname__', '')}" == _USUAL
     if not usual and "loss" not in called:
         raise InputError(
-            f"The method has a loss of its own ({first!r}), which your training loop never used. Descend "
+            f"The method has its own loss ({first!r}), which your training loop never used. Minimise "
             "context.loss(model, x, y)."
         )
     if len(objective.terms) > 1 and "penalty" not in called:
         raise InputError(
-            "The method adds a term to the loss, which your training loop never added. Descend your loss + "
+            "The method adds a term to the loss, which your training loop never added. Minimise your loss + "
             "context.penalty(model), or context.loss(model, x, y)."
         )

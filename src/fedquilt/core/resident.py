@@ -39,8 +39,8 @@ def _refuse_hooks_of_parameters(module: nn.Module) -> None:
     for name, tensor in module.named_parameters():
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise InputError(
-                f"Parameter '{name}' of {type(module).__name__} has a hook (register_hook), which nobody would call "
-                "here: each client's values take the parameter's place. Change the gradient in a term of the loss, or "
+                f"Parameter '{name}' of {type(module).__name__} has a hook (register_hook), which is never called "
+                "here: each client's values replace the parameter. Change the gradient in a term of the loss, or "
                 "use a hook of the module (register_full_backward_hook)."
             )
 
@@ -157,7 +157,8 @@ class Resident:
             if not torch.equal(values[name].cpu(), self.frozen[name]):
                 raise InputError(
                     f"This model's '{name}' differs from the network's, where it is frozen and comes from build. The "
-                    "model was made by another build, or when that parameter still travelled: train it anew."
+                    "model was made by another build, or when that parameter was still trained and sent: train "
+                    "it again."
                 )
 
     def mode(self, train: bool) -> None:

@@ -19,7 +19,7 @@ _TOP, _LOW = 1 << 15, 1 << 16  # a float32 that is not negative: 15 leading and 
 def how_many(keep: float, total: int) -> int:
     """max(1, floor(keep * total)): how many numbers a density keeps."""
     if not 0 < keep <= 1:
-        raise InputError(f"keep is the share of numbers that is kept, in (0, 1], got {keep}.")
+        raise InputError(f"keep is the fraction of values to keep, in (0, 1], got {keep}.")
     return max(1, math.floor(keep * total + 1e-9))  # 0.29 * 100 is 28.999...
 
 

@@ -227,7 +227,8 @@ class Divided(Source, Protocol):
 
     @property
     def classes(self) -> int | None:
-        """How many classes the labels have; None where there are no labels."""
+        """How many classes the labels have; of another task, how many numbers a model makes of a row. None where there
+        are no labels."""
         ...
 
     def fingerprint(self) -> str:

@@ -16,6 +16,7 @@ from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare
+from fedquilt.core.task import Task
 from fedquilt.data.checks import (
     check_clients,
     check_fractions,
@@ -55,6 +56,7 @@ class Holdings:
     prepare: Prepare | None = None
     groups: dict[ClientId, int] | None = None
     preparation: PerColumn | None = None
+    task: Task | None = None
 
     def parts(self) -> dict[str, Any]:
         """The fields of a federation; everybody who trains is evaluated."""
@@ -66,7 +68,7 @@ class Extras:
     """What every way of making a federation takes beside the rows.
 
     ``standardise`` says how tables are prepared, and None that rows are ready; ``table`` what their columns are;
-    ``groups`` what clients belong together, where the user knows.
+    ``groups`` what clients belong together, where the user knows; ``task`` what labels are, if they are no classes.
     """
 
     global_test: Pair | None = None
@@ -76,6 +78,7 @@ class Extras:
     standardise: Standardise = None
     table: PerColumn | None = None
     groups: Mapping[Any, Hashable] | None = None
+    task: Task | None = None
 
     @property
     def tabular(self) -> bool:
@@ -95,18 +98,23 @@ class Extras:
         return found, replace(self, table=table, global_test=evaluation)
 
     def _as_table(self, made: Holdings) -> Holdings:
-        """The rows as a table whose numbers are those of the training samples; None where they are none."""
-        x, wide = made.columns["x"], made.global_columns
+        """The rows as a table whose numbers are those of the training samples; narrow where they are none."""
         if isinstance(self.prepare, PerColumn):
             return replace(made, preparation=self.prepare)  # its numbers come later
-        scope = scope_of(self.standardise)
-        held = None if wide is None else wide["x"]
-        if scope is not None and self.tabular and is_table(x):
-            kinds = blank_for(x, self.table, scope)
-            if scope != "none" or has_holes(x, held) or any(c.category for c in kinds.columns):
-                return standardised(made, fit([made], kinds))
-        narrow = _narrow(made.columns, "data")
+        kinds = self._kinds(made)
+        if kinds is not None:
+            return standardised(made, fit([made], kinds))
+        narrow, wide = _narrow(made.columns, "data"), made.global_columns
         return replace(made, columns=narrow, global_columns=None if wide is None else _narrow(wide, "global_test"))
+
+    def _kinds(self, made: Holdings) -> PerColumn | None:
+        """The columns of a table, without their numbers; None for what is no table, or needs no preparation."""
+        x, scope = made.columns["x"], scope_of(self.standardise)
+        if scope is None or not self.tabular or not is_table(x):
+            return None
+        kinds, wide = blank_for(x, self.table, scope), made.global_columns
+        odd = has_holes(x, None if wide is None else wide["x"]) or any(c.category for c in kinds.columns)
+        return kinds if scope != "none" or odd else None
 
     def complete(self, made: Holdings) -> Holdings:
         """Check the whole, add the global test set, the number of classes and the preparation."""
@@ -117,16 +125,28 @@ class Extras:
             prepare.check(x)
         wide = self._wide(x)
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
-        classes = count_classes(labels, self.classes) if labels else self.classes
+        classes = self.classes
+        if labels and self.task is None:
+            classes = count_classes(labels, self.classes)
         groups = made.groups if self.groups is None else known_groups(self.groups, made.ids)
         whole = replace(made, global_columns=wide, classes=classes, prepare=prepare, groups=groups)
-        return self._as_table(_without_empty(whole, self.drop_empty))
+        return self._as_table(self._for_task(_without_empty(whole, self.drop_empty)))
+
+    def _for_task(self, made: Holdings) -> Holdings:
+        """With the task, fitted to the training targets of those who train; None stays None."""
+        if self.task is None:
+            return made
+        if "y" not in made.columns:
+            raise InputError(f"The data have no targets, and the task is {self.task.name}. Give y.")
+        y = made.columns["y"]
+        trained = self.task.fitted(y.index_select(0, made.train.index))
+        return replace(made, task=trained, classes=trained.outputs(y))
 
     def _wide(self, like: Tensor) -> Columns | None:
         """The global test set, if there is one, as rows of this kind."""
         if self.global_test is None:
             return None
-        wide = pair_columns(*self.global_test, "global_test", self.tabular)
+        wide = pair_columns(*self.global_test, "global_test", self.tabular, self.task)
         if not len(wide["x"]):
             raise InputError("The global test set has no rows. Leave it out, or give it at least one.")
         same_kind(like, wide["x"], "global_test")
@@ -143,7 +163,7 @@ def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Ex
     parts: dict[str, list[Ints]] = {name: [] for name in ("whole", *SPLITS)}
     end = 0
     for client in ids:
-        own = dict(_pieces(client, given[client], extras.tabular))
+        own = dict(_pieces(client, given[client], extras))
         for name, rows in parts.items():
             count = len(own[name]["x"]) if name in own else 0
             rows.append(np.arange(end, end + count))
@@ -165,7 +185,7 @@ def of_arrays(
     check_fractions(*fractions)
     (user, user_test), groups = who, None
     (x,), extras = extras.opened([pair[0]], "data")
-    columns = pair_columns(x, pair[1], "data", extras.tabular)
+    columns = pair_columns(x, pair[1], "data", extras.tabular, extras.task)
     count = len(columns["x"])
     if not count:
         raise InputError("data: x and y are empty. Give at least one row.")
@@ -180,7 +200,10 @@ def of_arrays(
     else:
         many = 20 if clients is None else clients
         check_clients(count, many)
-        ids, parts = tuple(range(many)), _divided(partition or IID(), columns, many, seed.fold("partition"))
+        ids, parts = (
+            tuple(range(many)),
+            _divided(partition or IID(), columns, many, seed.fold("partition"), extras.task),
+        )
         check_parts(parts, many, count)
         planted = getattr(partition, "group_of", None)
         groups = None if planted is None else dict(zip(ids, planted(many).tolist(), strict=True))
@@ -218,7 +241,7 @@ def _with_own_tests(
     test."""
     assert extras.global_test is not None
     (own, others), (x, y) = found, extras.global_test
-    tests = pair_columns(x, y, "test samples", extras.tabular)
+    tests = pair_columns(x, y, "test samples", extras.tabular, extras.task)
     same_kind(columns["x"], tests["x"], "test samples")
     base = len(columns["x"])
     whole = {name: torch.cat([column, tests[name]]) for name, column in columns.items()}
@@ -229,9 +252,10 @@ def _with_own_tests(
     return replace(extras, global_test=wide).complete(made)
 
 
-def _divided(partition: Partition, columns: Columns, clients: int, seed: Seed) -> list[Ints]:
+def _divided(partition: Partition, columns: Columns, clients: int, seed: Seed, task: Task | None = None) -> list[Ints]:
     if "y" in columns:
-        return partition(columns["y"].numpy(), clients, seed)
+        y = columns["y"].numpy()
+        return partition(y if task is None else task.strata(y), clients, seed)
     if getattr(partition, "by_label", True):
         raise InputError(
             f"{type(partition).__name__} divides rows by their labels, and the data have none. Divide them by user, "
@@ -246,7 +270,9 @@ def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, ArrayLike]], ex
     if "x" not in columns or len(set(lengths.values())) != 1:
         raise InputError(f"The columns must be of one length and include x; they have {lengths} rows.")
     if "y" in columns:
-        columns = {**columns, "y": label_column(columns["y"], "columns")}
+        y = columns["y"]
+        targets = label_column(y, "columns") if extras.task is None else extras.task.targets(y, "columns")
+        columns = {**columns, "y": targets}
     ids = ordered_ids(clients)
     given = {client_id(name): value for name, value in clients.items()}
     for client, splits in given.items():
@@ -297,23 +323,23 @@ def _narrow(columns: Columns, where: str) -> Columns:
     return {**columns, "x": x.float()}
 
 
-def _pieces(client: ClientId, value: object, table: bool) -> Iterator[tuple[str, Columns]]:
+def _pieces(client: ClientId, value: object, extras: Extras) -> Iterator[tuple[str, Columns]]:
     if isinstance(value, Mapping):
         _check_splits(client, value)
         for name, pair in value.items():
-            yield name, _piece(pair, f"client {client!r}, {name}", table)
+            yield name, _piece(pair, f"client {client!r}, {name}", extras)
     else:
-        yield "whole", _piece(value, f"client {client!r}", table)
+        yield "whole", _piece(value, f"client {client!r}", extras)
 
 
-def _piece(pair: object, where: str, table: bool) -> Columns:
+def _piece(pair: object, where: str, extras: Extras) -> Columns:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
             f"{where}: expected (x, y), got {type(pair).__name__}. Give (x, y) or "
             "{'train': (x, y), 'valid': (x, y), 'test': (x, y)}."
         )
     x, y = pair
-    return pair_columns(x, y, where, table)
+    return pair_columns(x, y, where, extras.tabular, extras.task)
 
 
 def _check_splits(client: ClientId, splits: Mapping[str, object]) -> None:
@@ -327,6 +353,11 @@ def _stacked(pieces: Sequence[Columns]) -> Columns:
         raise InputError("Some clients have labels and others have none. Give all of them y, or None in its place.")
     for number, piece in enumerate(pieces):
         same_kind(pieces[0]["x"], piece["x"], f"piece {number + 1} of the clients' data")
+        if "y" in piece and len(piece["y"]) and piece["y"].shape[1:] != pieces[0]["y"].shape[1:]:
+            raise InputError(
+                f"piece {number + 1} of the clients' data has targets of shape {tuple(piece['y'].shape[1:])}, the "
+                f"first of {tuple(pieces[0]['y'].shape[1:])}. Give all clients targets of one shape."
+            )
     return {name: torch.cat([p[name] for p in pieces]) for name in pieces[0]}
 
 

@@ -66,10 +66,14 @@ def label_column(y: object, where: str) -> Tensor:
     if tensor.is_floating_point() or tensor.is_complex():
         raise InputError(
             f"{where}: y holds {str(tensor.dtype).removeprefix('torch.')}, but labels are whole numbers from 0. "
-            "If these are class numbers, give y.astype('int64')."
+            "If these are class numbers, give y.astype('int64'); if they are targets of a regression, say so: "
+            'task = fedquilt.tasks.Regression(), or task = "regression" in a recipe.'
         )
     if tensor.dim() != 1:
-        raise InputError(f"{where}: y has shape {tuple(tensor.shape)}. Give one label for each row: y.reshape(-1).")
+        raise InputError(
+            f"{where}: y has shape {tuple(tensor.shape)}. Give one label for each row: y.reshape(-1). If a row "
+            'may have several labels, say so: task = fedquilt.tasks.MultiLabel(), or task = "multi_label" in a recipe.'
+        )
     labels = tensor.to(torch.int64).contiguous()
     if int(labels.min()) < 0:
         raise InputError(
@@ -202,17 +206,20 @@ def count_classes(labels: Iterable[Tensor], classes: int | None) -> int:
             "classes from 0: np.unique(y, return_inverse=True)[1]."
         )
     if classes is None:
-        smallest = min((low for low, _ in ends), default=0)
-        if smallest > 0:
-            log.warning(
-                "note: no row has label 0: y has labels from %d to %d, which are taken for %d classes. If yours begin "
-                "at %d, number them from 0: y - %d; or say how many there are: classes=%d.",
-                *(smallest, largest, largest + 1, smallest, smallest, largest + 1),
-            )
+        _tell_no_zero(min((low for low, _ in ends), default=0), largest)
         return largest + 1
     if isinstance(classes, bool) or not isinstance(classes, int) or classes <= largest:
         raise InputError(f"classes is {classes!r}, but y has the label {largest}. Give {largest + 1} or more.")
     return classes
+
+
+def _tell_no_zero(smallest: int, largest: int) -> None:
+    if smallest > 0:
+        log.warning(
+            "note: no row has label 0: y has labels from %d to %d, which are taken for %d classes. If yours begin at "
+            "%d, number them from 0: y - %d; or say how many there are: classes=%d.",
+            *(smallest, largest, largest + 1, smallest, smallest, largest + 1),
+        )
 
 
 def known_groups(groups: Mapping[Any, Hashable], ids: Sequence[ClientId]) -> dict[ClientId, int]:

@@ -12,15 +12,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.describe import remembered
 from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
+from fedquilt.core.task import Task
 from fedquilt.data import build, imports, look, sharing
 from fedquilt.data.build import Extras, Given, Pair
 from fedquilt.data.checks import as_seed, client_id, few
 from fedquilt.data.lazy.datasets import columns_of
 from fedquilt.data.npz import Arrays, arrays_of, load
-from fedquilt.data.origin import remembered
 from fedquilt.data.partitions.labels import Partition
 from fedquilt.data.reading import Reading
 from fedquilt.data.rows import ClientRows
@@ -49,13 +50,15 @@ class Federation:
         evaluation_valid, test: The rows of those.
         global_columns: A test set that belongs to no client, or None.
         server_columns: Validation rows that belong to no client, or None; only the server looks at them.
-        classes: How many classes there are, or None without labels.
+        classes: How many classes there are, or None without labels; with a task, how many numbers a model makes of a
+            row.
         prepare: Turns stored rows into what a network takes; a frozen dataclass, so that other processes can have it.
         groups: The planted group of each evaluated client, where there are such groups: what clustering should find.
         unlabelled: Training rows of ``ids`` whose labels nobody may see, or None; see
             :func:`fedquilt.data.without_labels`.
         preparation: What was done to the columns of a table, or None.
         reading: What the numbers stand for, where they were made of names or texts.
+        task: What labels are, if they are not one class for each row: :mod:`fedquilt.tasks`.
 
     Example:
         >>> import numpy as np
@@ -80,6 +83,7 @@ class Federation:
     server_columns: Columns | None = None
     preparation: PerColumn | None = None
     reading: Reading | None = None
+    task: Task | None = None
     origin: Row | None = field(default=None, init=False)  # what ``replace`` gives is of another origin
     examined, exam = renamed("examined", "evaluated"), renamed("exam", "evaluation")
 
@@ -98,13 +102,14 @@ class Federation:
         standardise: Standardise = "federation",
         table: PerColumn | None = None,
         groups: Mapping[Any, Hashable] | None = None,
+        task: Task | None = None,
     ) -> Federation:
         """From each client's own data: ``(x, y)``, split by the fractions, or a pair for each of train, valid, test.
 
         ``groups`` says which clients belong together, if that is known: ``{"oslo": "north", ...}``. What methods find
         is compared with it (the adjusted Rand index).
         """
-        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table, groups)
+        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table, groups, task)
         return cls(**build.of_clients(clients, test, valid, as_seed(seed), extras).parts())
 
     @classmethod
@@ -127,6 +132,7 @@ class Federation:
         table: PerColumn | None = None,
         user_test: object = None,
         groups: Mapping[Any, Hashable] | None = None,
+        task: Task | None = None,
     ) -> Federation:
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
@@ -137,7 +143,7 @@ class Federation:
         of names and numbers; ``table`` says what the columns are where that was found out already. An array that is
         mapped from a file (``numpy.load(path, mmap_mode="r")``) is read batch by batch, unless it is a table.
         """
-        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table, groups)
+        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table, groups, task)
         who = (user, user_test)
         return cls(**build.of_arrays((x, y), partition, clients, who, (test, valid), as_seed(seed), extras).parts())
 
@@ -200,7 +206,7 @@ class Federation:
         cls,
         frame: object,
         *args: Any,
-        label: str = "label",
+        label: str | Sequence[str] = "label",
         user: str | None = None,
         features: Sequence[str] | None = None,
         text: imports.Words | str | None = None,
@@ -208,7 +214,7 @@ class Federation:
         **options: Any,
     ) -> Federation:
         """From a data frame of pandas, polars or pyarrow, as :meth:`from_csv`."""
-        arrays = imports.of_frame(frame, label, user, features, text, categories)
+        arrays = imports.of_frame(frame, imports.labelled(label, options), user, features, text, categories)
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
@@ -263,7 +269,7 @@ class Federation:
         cls,
         path: str | Path,
         *args: Any,
-        label: str = "label",
+        label: str | Sequence[str] = "label",
         user: str | None = None,
         features: Sequence[str] | None = None,
         text: imports.Words | str | None = None,
@@ -277,7 +283,9 @@ class Federation:
         ``features`` the columns to use (all others), or ``text`` the columns whose words are used instead. Columns
         that are not numbers are categories, and so are those that ``categories`` names.
         """
-        arrays = imports.of_csv(Path(path), label, user, features, delimiter, text, categories)
+        arrays = imports.of_csv(
+            Path(path), imports.labelled(label, options), user, features, delimiter, text, categories
+        )
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
@@ -286,7 +294,7 @@ class Federation:
         cls,
         path: str | Path,
         *args: Any,
-        label: str = "label",
+        label: str | Sequence[str] = "label",
         user: str | None = None,
         features: Sequence[str] | None = None,
         text: imports.Words | str | None = None,
@@ -294,7 +302,7 @@ class Federation:
         **options: Any,
     ) -> Federation:
         """From a parquet file, as :meth:`from_csv`."""
-        arrays = imports.of_parquet(Path(path), label, user, features, text, categories)
+        arrays = imports.of_parquet(Path(path), imports.labelled(label, options), user, features, text, categories)
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
@@ -352,12 +360,13 @@ class Federation:
         prepare: Prepare | None = None,
         drop_empty: bool = False,
         groups: Mapping[Any, Hashable] | None = None,
+        task: Task | None = None,
     ) -> Federation:
         """From ready tensors and the row numbers of each client: ``{"a": {"train": [0, 1], "test": [2]}}``.
 
         ``groups`` says which clients belong together, as in :meth:`from_clients`.
         """
-        extras = Extras(global_test, classes, prepare, drop_empty, groups=groups)
+        extras = Extras(global_test, classes, prepare, drop_empty, groups=groups, task=task)
         return cls(**build.of_rows(columns, clients, extras).parts())
 
     def site(self, client: ClientId, round: int) -> Site:
@@ -397,11 +406,12 @@ class Federation:
         return look.labels(self, client, split)
 
     def label_counts(self, split: str = "train") -> Ints:
-        """How many rows of each class each client has: [clients, classes]."""
+        """How many rows of each class each client has: [clients, classes]; of another task, of like targets."""
         return look.label_counts(self, split)
 
     def majority(self) -> look.Majority:
-        """How well answering the most frequent training label does: the least any method must beat."""
+        """How well answering the most frequent training label does: the least any method must beat. Of another task,
+        its main metric for the answer that needs no input."""
         return look.majority(self)
 
     def summary(self) -> Row:
@@ -442,7 +452,8 @@ class Federation:
         return cls(**sharing.parts(tensors, layout), prepare=prepare)
 
     def __repr__(self) -> str:
-        return f"Federation({len(self.ids)} clients, {len(self.train.index)} training samples, {self.classes} classes)"
+        what = f"{self.classes} classes" if self.task is None else self.task.name
+        return f"Federation({len(self.ids)} clients, {len(self.train.index)} training samples, {what})"
 
     @cached_property
     def places(self) -> tuple[dict[ClientId, int], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from fedquilt.core.describe import describe
 from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.plain import Floats, Ints, Row
 from fedquilt.core.table import ClientId, Prepare
+from fedquilt.core.task import Task
 from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 from fedquilt.records.record import pack
@@ -69,13 +71,24 @@ def label_counts(data: Federation, split: str) -> Ints:
     kinds = {"train": data.train, "valid": data.valid, "test": data.test}
     if split not in kinds:
         raise InputError(f"The splits are train, valid and test, got {split!r}.")
-    rows, classes = kinds[split], data.classes or 0
-    owned = rows.owners() * classes + labels_of(data).numpy()[rows.index.numpy()]
+    rows, (y, classes) = kinds[split], strata_of(data)
+    owned = rows.owners() * classes + y[rows.index.numpy()]
     return np.bincount(owned, minlength=len(rows) * classes).reshape(len(rows), classes)
+
+
+def strata_of(data: Federation) -> tuple[Ints, int]:
+    """The class of each row and how many there are; of another task, which rows have like targets."""
+    y = labels_of(data).numpy()
+    if data.task is None:
+        return y, data.classes or 0
+    found = data.task.strata(y)
+    return found, int(found.max(initial=0)) + 1
 
 
 def majority(data: Federation) -> Majority:
     """See :class:`Majority`."""
+    if data.task is not None:
+        return _trivial(data, data.task)
     y = labels_of(data).numpy()
     common = _most_frequent(data.train.together(), y)[0]
     own = dict(zip(data.ids, _most_frequent(data.train, y).tolist(), strict=True))
@@ -86,6 +99,29 @@ def majority(data: Federation) -> Majority:
     per_client = np.where(asked > 0, right / np.maximum(asked, 1), np.nan)
     wide = None if data.global_columns is None else _share(data.global_columns["y"].numpy() == common)
     return Majority(per_client, _share(answers[owners] == truth), _share(truth == common), wide)
+
+
+def _trivial(data: Federation, task: Task) -> Majority:
+    """The same for another task: its main metric for the answers that need no input."""
+    y = labels_of(data)
+
+    def answer(rows: Tensor) -> Tensor:
+        return task.constant(y.index_select(0, rows))
+
+    def value(out: Sequence[Tensor], rows: Sequence[Tensor]) -> float:
+        wide = [o.expand(len(r), -1) for o, r in zip(out, rows, strict=True)]
+        return task.value(torch.cat(wide), y.index_select(0, torch.cat(list(rows)))) if wide else float("nan")
+
+    common = answer(data.train.index)
+    own = {client: answer(data.train[place]) for place, client in enumerate(data.ids)}
+    answers = [own.get(client, common) for client in data.evaluated]
+    tests = [data.test[place] for place in range(len(data.evaluated))]
+    each = np.array([value([a], [rows]) for a, rows in zip(answers, tests, strict=True)])
+    wide = None
+    if data.global_columns is not None:
+        there = data.global_columns["y"]
+        wide = task.value(common.expand(len(there), -1), there)
+    return Majority(each, value(answers, tests), value([common] * len(tests), tests), wide)
 
 
 def _most_frequent(rows: ClientRows, y: Ints) -> Ints:
@@ -120,10 +156,12 @@ def summary(data: Federation) -> Row:
         "bytes": sum(t.numel() * t.element_size() for t in held),
     }
     if data.preparation is not None:
-        facts["table"] = data.preparation.told()
+        facts["table"] = data.preparation.describe()
     if data.server_columns is not None:
         facts["server_valid"] = len(data.server_columns["x"])
-    if "y" in data.columns:
+    if data.task is not None:
+        facts = {"task": data.task.name, **facts, "classes": None}
+    if "y" in data.columns and data.task is None:
         kinds = _kinds_per_client(data)
         facts["classes per client"] = {"least": int(kinds.min()), "mean": float(kinds.mean()), "most": int(kinds.max())}
     return facts

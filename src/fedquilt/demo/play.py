@@ -12,7 +12,7 @@ from pathlib import Path
 import fedquilt
 from fedquilt.config.config import Config, load
 from fedquilt.core.plain import Row
-from fedquilt.demo.scenes import SCENES, Played, Scene, Told
+from fedquilt.demo.scenes import SCENES, PlayedComparison, Scene, Told
 from fedquilt.errors import InputError, RoundError, did_you_mean
 from fedquilt.report.page import asset, document, policy
 from fedquilt.storage.files import to_json, write_atomic
@@ -21,7 +21,7 @@ from fedquilt.studies.player import Audience
 
 
 @dataclass(frozen=True)
-class Shown:
+class PlayedScene:
     """A scene that was played."""
 
     scene: Scene
@@ -53,7 +53,7 @@ def scenes(names: Sequence[str]) -> list[Scene]:
     unknown = [name for name in names if name not in SCENES]
     if unknown:
         hints = [f"'{name}'{did_you_mean(name, SCENES)}" for name in unknown]
-        raise InputError(f"There is no scene {'; nor '.join(hints)}. Scenes: {', '.join(SCENES)}.")
+        raise InputError(f"Unknown scene {'; nor '.join(hints)}. Scenes: {', '.join(SCENES)}.")
     return [SCENES[name] for name in dict.fromkeys(names or SCENES)]
 
 
@@ -62,18 +62,18 @@ def config_of(scene: Scene, folder: Path, overrides: Sequence[str] = ()) -> Conf
     return load(scene.recipe, [f"output.folder={folder}", *overrides])
 
 
-def play(scene: Scene, config: Config, audience: Callable[[int, int], Audience] | None = None) -> Shown:
+def play(scene: Scene, config: Config, audience: Callable[[int, int], Audience] | None = None) -> PlayedScene:
     """Play what is not finished of a scene, and tell what came of it. ``audience`` is made of its rounds and runs."""
     began, runs = time.monotonic(), len(cells(config)[1])
     summary = compare(config, audience and audience(config.rounds, runs))
     if summary["failed"]:
         told = "; ".join(f"{run['method']}, seed {run['seed']}: {run['reason']}" for run in summary["failed"][:3])
-        raise RoundError(f"The scene {scene.name} is not whole: {told}")
-    told_of = scene.tell(Played(summary))
-    return Shown(scene, told_of, Path(summary["report"]), len(summary["seeds"]), time.monotonic() - began)
+        raise RoundError(f"The scene {scene.name} is incomplete: {told}")
+    told_of = scene.tell(PlayedComparison(summary))
+    return PlayedScene(scene, told_of, Path(summary["report"]), len(summary["seeds"]), time.monotonic() - began)
 
 
-def write(shown: Sequence[Shown], top: Path) -> Path:
+def write(shown: Sequence[PlayedScene], top: Path) -> Path:
     """The page, and its numbers beside it."""
 
     name = "index" if len(shown) == len(SCENES) else "-".join(one.scene.name for one in shown)
@@ -104,20 +104,20 @@ a { color: var(--accent); }
 .how { color: var(--soft); font-size: 13.5px; max-width: 92ch; margin: 18px 0 0; }
 """
 HOW = (
-    "Every scene is a comparison on real data (scikit-learn's digits, 5,000 of the MNIST digits), one division of the "
-    "data among clients, {seeds}. ± is the 95 % interval over seeds; of a difference between methods, in brackets, "
-    "over clients, where clients have samples of their own. Above and below are said where p < 0.05 (Wilcoxon's test "
-    "over clients, or a paired t-test over seeds; Holm's correction for the number of methods) and every seed agrees. "
-    "Settings were chosen on other divisions and seeds than those shown. The scenes are small; what was measured on "
-    "larger data is in the documentation."
+    "Every scene is a comparison on real data (scikit-learn's digits, or 5,000 MNIST digits) with one partition of the "
+    "data and {seeds}. ± is the 95 % interval over seeds; for differences between methods (in brackets) it is over "
+    "clients, where clients have test samples of their own. 'Above' and 'below' require p < 0.05 (Wilcoxon signed-rank "
+    "test over clients, or a paired t-test over seeds, with Holm's correction) and agreement of all seeds. "
+    "Hyperparameters were tuned on other partitions and seeds than those shown. The scenes are small; the "
+    "documentation reports results on larger data."
 )
 
 
-def page(shown: Sequence[Shown], top: Path) -> str:
+def page(shown: Sequence[PlayedScene], top: Path) -> str:
     """The whole file; links are relative to the folder ``top``."""
     cards = "\n".join(_card(one, top) for one in shown)
     seeds = max(one.seeds for one in shown)
-    how = HOW.format(seeds=f"{seeds} seeds" if seeds > 1 else "one seed, which tells no methods apart")
+    how = HOW.format(seeds=f"{seeds} seeds" if seeds > 1 else "one seed, which is not enough to compare methods")
     body = BODY.format(
         subtitle=escape(f"{len(shown)} scene{'s' * (len(shown) > 1)} · real data"),
         cards=cards,
@@ -129,7 +129,7 @@ def page(shown: Sequence[Shown], top: Path) -> str:
     return document("fedquilt: demo", asset("report.css") + STYLE, body, scripts, head)
 
 
-def _card(one: Shown, top: Path) -> str:
+def _card(one: PlayedScene, top: Path) -> str:
     figures = "".join(
         f"<figure><figcaption>{escape(text)}</figcaption>{svg}</figure>" for text, svg in one.told.pictures
     )

@@ -24,11 +24,11 @@ from fedquilt.results.views import RunView, read_json, views_in
 from fedquilt.storage.federation_file import FILE
 from fedquilt.storage.slots import client_id
 
-BASELINES = ("FedAvg", "training alone")
+BASELINES = ("FedAvg", "local training")
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedComparison:
     """A comparison that was played: its table, and its runs by the names that people read."""
 
     summary: Row
@@ -99,7 +99,7 @@ class Scene:
     title: str
     problem: str
     system: str
-    tell: Callable[[Played], Told] = field(repr=False)
+    tell: Callable[[PlayedComparison], Told] = field(repr=False)
 
     @property
     def recipe(self) -> str:
@@ -108,23 +108,23 @@ class Scene:
 
 
 def badge(found: Mapping[str, Row]) -> tuple[str, bool]:
-    """In a few words how a system stands to FedAvg and to training alone, and whether it is above both."""
+    """In a few words how a system stands to FedAvg and to local training, and whether it is above both."""
     ways = {name: verdict(found[name]) for name in BASELINES if name in found}
     above = [name for name, way in ways.items() if way == "above"]
     if above:
         return f"above {listed(above)}", len(above) == len(ways)
-    return ("one seed: nothing is shown" if "one seed" in ways.values() else "no gain shown here"), False
+    return ("one seed: no test possible" if "one seed" in ways.values() else "no significant gain here"), False
 
 
-def groups(played: Played) -> Told:
+def groups(played: PlayedComparison) -> Told:
     """HCFL: were the groups found, and what is that worth?"""
     found, row = played.beside("HCFL"), played.rows["HCFL"]
     planted = read_json(played.folder / FILE).get("groups") or []
     real = len({group for _, group in planted})
     k, ari = row["clusters"], row["ari"]
-    met = f" It found {k:.3g} groups without being told how many there are" if k is not None else " It found no groups"
-    met += "" if ari is None else f"; there are {real}, and it met them with an adjusted Rand index of {ari:.2f}."
-    told = f" (IFCA is told that there are {real}.)" if "IFCA" in played.rows else ""
+    met = f" It found {k:.3g} groups without knowing their number" if k is not None else " It found no groups"
+    met += "" if ari is None else f" (true: {real}), with an adjusted Rand index of {ari:.2f}."
+    told = f" (IFCA is given the true number, {real}.)" if "IFCA" in played.rows else ""
     words, good = badge(found)
     first, _ = clusters_in(played.runs["HCFL"][0].folder)
     names = {group: f"group {group + 1}" for group in sorted({group for _, group in planted})}
@@ -142,12 +142,12 @@ def groups(played: Played) -> Told:
         {"groups": k, "planted": real, "ari": ari},
         [
             ("Test accuracy, mean over clients", bars(played.means(), "HCFL")),
-            (f"Each patch is a client, its colour the group that HCFL put it in (seed {seed})", patches(members)),
+            (f"One square per client, coloured by the cluster that HCFL assigned (seed {seed})", patches(members)),
         ],
     )
 
 
-def heads(played: Played) -> Told:
+def heads(played: PlayedComparison) -> Told:
     """HGLS with its codec: what peers' gradients are worth, and what they cost."""
     found = played.beside("HGLS")
     loads = [part for view in played.runs["HGLS"] for part in traffic(view.folder)["parts"]]
@@ -155,8 +155,8 @@ def heads(played: Played) -> Told:
     raw, wire = (sum(part[kind] for part in sent) / MEGABYTE / len(played.runs["HGLS"]) for kind in ("raw", "wire"))
     words, good = badge(found)
     return Told(
-        f"HGLS reaches {played.share('HGLS')}: {compared(found)}. The head gradients that its clients try travel as "
-        f"{wire:.2f} MB instead of {raw:.1f} MB, {times(raw, wire)} times fewer.",
+        f"HGLS reaches {played.share('HGLS')}: {compared(found)}. The head gradients that clients "
+        f"exchange take {wire:.2f} MB instead of {raw:.1f} MB, {times(raw, wire)} times less.",
         words,
         good,
         "test accuracy, mean over clients",
@@ -166,7 +166,7 @@ def heads(played: Played) -> Told:
             ("Test accuracy, mean over clients", bars(played.means(), "HGLS")),
             (
                 "Head gradients in a run, MB up and down",
-                bars([("as they are", raw, 0), ("as sent", wire, 0)], "as sent", "MB"),
+                bars([("uncompressed", raw, 0), ("as sent", wire, 0)], "as sent", "MB"),
             ),
         ],
     )
@@ -176,7 +176,7 @@ MODES = {"universal": "frame", "global": "head", "realigned": "realigned"}
 TIERS = {"head": "frequent classes", "middle": "middle", "tail": "rarest"}
 
 
-def rare(played: Played) -> Told:
+def rare(played: PlayedComparison) -> Told:
     """FedLoGe: its global models on classes of equal number, and its personal ones on clients' own samples."""
     found = {n: [by_class(v.folder) for v in played.runs[n]] for n in ("FedAvg", "FedLoGe")}
     tail: dict[str, Accuracies] = {
@@ -197,18 +197,18 @@ def rare(played: Played) -> Told:
     good = verdict(every["FedAvg"]) == verdict(rarest["FedAvg"]) == "above"
     mean = {n: _mean([run["all"] for run in one["FedLoGe"]]) for n, one in (("whole", whole), ("tail", tail))}
     return Told(
-        f"On a test set with as many of each class FedLoGe's global model is right on {percent(*mean['whole'])}: "
-        f"{compared(every)}; on the {few} rarest of {len(first['rows'])} classes on {percent(*mean['tail'])}: "
+        f"On a balanced test set FedLoGe's global model reaches {percent(*mean['whole'])}: "
+        f"{compared(every)}; on the {few} rarest of {len(first['rows'])} classes {percent(*mean['tail'])}: "
         f"{compared(rarest)}. Realigning FedAvg's head afterwards, without training, gives "
         f"{percent(anew[0])} and {percent(anew[1])}. With their "
-        f"personal models clients reach {played.share('FedLoGe')} on samples like their own: {compared(own)}.",
-        "above FedAvg, on all classes and on the rare" if good else "rare classes: no gain shown",
+        f"personal models, clients reach {played.share('FedLoGe')} on their own test samples: {compared(own)}.",
+        "above FedAvg, on all classes and on the rare ones" if good else "rare classes: no significant gain",
         good,
-        "accuracy on a test set with as many of each class",
+        "accuracy on a balanced test set",
         [(n, *_mean([run["all"] for run in runs])) for n, runs in whole.items()],
         {"own": played.means(), "modes": shown},
         [
-            ("Global models on the common test set, by how frequent a class is", grouped(shown, "FedLoGe")),
+            ("Global models on the balanced test set, by class frequency", grouped(shown, "FedLoGe")),
             ("Personal models on clients' own test samples", bars(played.means(), "FedLoGe")),
         ],
     )
@@ -229,17 +229,21 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
     return found.mean, found.half
 
 
-def links(played: Played) -> Told:
+def links(played: PlayedComparison) -> Told:
     """Localize-and-Stitch: the accuracy that is left when far less is sent."""
     ours, found = "Localize-and-Stitch", played.beside("Localize-and-Stitch")
     up = {name: row["megabytes_up"] for name, row in played.rows.items()}
     fewer, pair = times(up["FedAvg"], up[ours]), found["FedAvg"]
     way = verdict(pair)
     lost = 100 * (pair["half"] - pair["difference"])
-    doubt = f" So a loss of up to {lost:.1f} points is not excluded." if way == "level" and lost > 0 else ""
-    words = {"level": "not told apart from FedAvg", "above": "above FedAvg", "below": "below FedAvg"}
+    doubt = f" A loss of up to {lost:.1f} points cannot be excluded." if way == "level" and lost > 0 else ""
+    words = {
+        "level": "accuracy not significantly different from FedAvg",
+        "above": "above FedAvg",
+        "below": "below FedAvg",
+    }
     return Told(
-        f"Clients send {up[ours]:.1f} MB up instead of {up['FedAvg']:.1f} MB, {fewer} times fewer bytes, and reach "
+        f"Clients send {up[ours]:.1f} MB up instead of {up['FedAvg']:.1f} MB, {fewer} times less, and reach "
         f"{played.share(ours)}: {compared(found)}.{doubt}",
         f"{fewer}x fewer bytes up; {words.get(way, 'one seed: accuracy not compared')}",
         way in ("level", "above"),
@@ -248,15 +252,15 @@ def links(played: Played) -> Told:
         {"megabytes_up": up},
         [
             (
-                "Accuracy by megabytes sent up so far",
-                lines(_curves(played), ours, "MB up, each mark ten times the last", "accuracy, %", log=True),
+                "Accuracy against MB sent up",
+                lines(_curves(played), ours, "MB sent up (log scale)", "accuracy, %", log=True),
             ),
             ("Test accuracy, mean over clients", bars(played.means(), ours)),
         ],
     )
 
 
-def _curves(played: Played) -> dict[str, list[tuple[float, float]]]:
+def _curves(played: PlayedComparison) -> dict[str, list[tuple[float, float]]]:
     """By megabytes up so far, the mean accuracy over seeds; of methods that send something."""
     found = {}
     for name, runs in played.runs.items():
@@ -269,7 +273,7 @@ def _curves(played: Played) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def tasks(played: Played) -> Told:
+def tasks(played: PlayedComparison) -> Told:
     """PODFCSSV: what is known of all tasks after the last one."""
     measure = played.summary["measure"].removesuffix("_average")
     probes = {n: [read_json(v.folder / PROBES)["measures"][measure] for v in runs] for n, runs in played.runs.items()}
@@ -282,9 +286,9 @@ def tasks(played: Played) -> Told:
     lost = {n: interval([one["forgetting"] for one in runs]) for n, runs in probes.items()}
     curves = {n: _after(runs) for n, runs in probes.items()}
     return Told(
-        f"After the last task a linear probe tells {right} of the images of all tasks right by PODFCSSV's features: "
-        f"{compared(found)}. A network that never trained gives {percent(start)}. On earlier tasks PODFCSSV has "
-        f"{_forgot(lost['PODFCSSV'].mean)} since they were learned, FedAvg {_forgot(lost['FedAvg'].mean)}.",
+        f"After the last task, a linear probe on PODFCSSV's features reaches {right} over all tasks: "
+        f"{compared(found)}. An untrained network gives {percent(start)}. On earlier tasks PODFCSSV "
+        f"{_forgot(lost['PODFCSSV'].mean)} after they were learned, FedAvg {_forgot(lost['FedAvg'].mean)}.",
         words,
         good,
         f"{played.summary['probe']}, after the last task",
@@ -292,8 +296,8 @@ def tasks(played: Played) -> Told:
         {"untrained": start, "forgotten": {n: one.mean for n, one in lost.items()}},
         [
             (
-                "Images of all tasks that a linear probe tells right, after each task",
-                lines(curves, "PODFCSSV", "tasks learned", "right, %"),
+                "Accuracy of a linear probe over all tasks, after each task",
+                lines(curves, "PODFCSSV", "tasks learned", "accuracy, %"),
             )
         ],
     )
@@ -315,25 +319,21 @@ SCENES = {
         Scene(
             "groups",
             "Hidden groups",
-            "My clients fall into groups, but I do not know which, nor how many.",
+            "My clients fall into groups, but I do not know which, or how many.",
             "HCFL",
             groups,
         ),
         Scene(
             "heads",
             "Personal heads",
-            "Every client has few samples and its own mixture of classes. Can it use what the others learn?",
+            "Each client has few samples and its own class distribution. Can it benefit from the others?",
             "HGLS",
             heads,
         ),
-        Scene("rare", "Rare classes", "Some classes are rare, and the model gives them up.", "FedLoGe", rare),
+        Scene("rare", "Rare classes", "Some classes are rare, and the model ignores them.", "FedLoGe", rare),
         Scene("links", "Slow links", "My clients' uplinks are slow.", "Localize-and-Stitch", links),
         Scene(
-            "tasks",
-            "New tasks without labels",
-            "New kinds of data keep coming, and nobody labels them.",
-            "PODFCSSV",
-            tasks,
+            "tasks", "New tasks without labels", "New kinds of data keep arriving, without labels.", "PODFCSSV", tasks
         ),
     )
 }

@@ -27,7 +27,7 @@ def verdict(pair: Row) -> str:
 
 
 def compared(found: Mapping[str, Row]) -> str:
-    """The differences in words: first where ours is above, then where it cannot be told apart, then where it is below.
+    """The differences in words: above first, then no significant difference, then below.
 
     Example:
         >>> compared({"FedAvg": {"seeds": 3, "significant": True, "difference": 0.25, "half": 0.03}})
@@ -44,9 +44,11 @@ def compared(found: Mapping[str, Row]) -> str:
     level = [f"{n} ({signed(found[n])})" for n in known["level"]]
     parts = [*above]
     if level:
-        parts.append(f"not told apart from {listed(level)}")
+        parts.append(f"not significantly different from {listed(level)}")
     if known["one seed"]:
-        parts.append(f"one seed cannot tell it from {listed([f'{n} ({signed(found[n])})' for n in known['one seed']])}")
+        parts.append(
+            f"one seed, so not compared with {listed([f'{n} ({signed(found[n])})' for n in known['one seed']])}"
+        )
     return listed([*parts, *below])
 
 

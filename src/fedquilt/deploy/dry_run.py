@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,39 +13,32 @@ from torch import Tensor
 from fedquilt import own_code
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId
 from fedquilt.data.tabular import scope_of
 from fedquilt.deploy.site import SiteSettings, source_of
 from fedquilt.engines.flower.node import prepared
-from fedquilt.engines.local import Local
+from fedquilt.engines.local import Overheard
 from fedquilt.metrics.scoring import score_of
 from fedquilt.records.record import unpack
 from fedquilt.rounds.client import Outcome, Scores, Task
-from fedquilt.rounds.engine import Engine, Lost
+from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.rounds import Rounds
 
 if TYPE_CHECKING:
     from fedquilt.config.config import Config
 
 
-class _Listening(Local):
-    """The local engine, with a record of what every exchange's largest upload holds, and how small others are."""
+Uploads = dict[str, tuple[bytes, int]]  # of every exchange: the frame of the largest upload, and how small others are
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.uploads: dict[str, tuple[bytes, int]] = {}
 
-    def updates(
-        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
-    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
-        """As local."""
-        for client in clients:
-            asked = task(client)
-            outcome = self.side.update(asked)
-            largest, least = self.uploads.get(asked.exchange, (b"", len(outcome.upload)))
-            largest = bytes(max(largest, outcome.upload, key=len))
-            self.uploads[asked.exchange] = largest, min(least, len(outcome.upload))
-            yield client, outcome
+def _note(uploads: Uploads, asked: Task, outcome: Outcome) -> None:
+    largest, least = uploads.get(asked.exchange, (b"", len(outcome.upload)))
+    uploads[asked.exchange] = bytes(max(largest, outcome.upload, key=len)), min(least, len(outcome.upload))
+
+
+def _play(played: Rounds, uploads: Uploads, rounds: int, last: int) -> None:
+    """So many rounds, and more until every exchange has happened, but none after the last one."""
+    while played.done < min(rounds, last) or (played.done < last and played.exchanges.keys() - uploads.keys()):
+        played.play()
 
 
 def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 100) -> dict[str, Any]:
@@ -62,17 +55,14 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
         config = load(recipe)
     if settings.classes is None:  # the server would say so
         settings = settings.model_copy(update={"classes": config.flower.classes})
-    engine = _Listening()
+    uploads: Uploads = {}
+    engine = Overheard(partial(_note, uploads))
     source = _surveyed(source_of(settings), engine, config)
     with theirs():
         method = method_of(config, source)
         played = Rounds(method, source, engine, Seed(config.seed), score=score_of(method))
-        last = min(most, config.rounds)
-        while played.done < min(rounds, last) or (
-            played.done < last and played.exchanges.keys() - engine.uploads.keys()
-        ):
-            played.play()
-    unseen = [name for name in played.exchanges if name not in engine.uploads]
+        _play(played, uploads, rounds, min(most, config.rounds))
+    unseen = [name for name in played.exchanges if name not in uploads]
     first: Any = next(iter(played.evaluate(list(source.evaluated)[:1]).values()), {})
     return {
         "introduction": _introduction(source),
@@ -84,7 +74,7 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
             "the sha256 of the state",
             *(["scores before and after training"] if config.evaluate.local else []),
         ],
-        "exchanges": {name: _contents(*found) for name, found in engine.uploads.items()},
+        "exchanges": {name: _contents(*found) for name, found in uploads.items()},
         **({"not seen": {"rounds": played.done, "exchanges": unseen}} if unseen else {}),
         "scores": first and _scores(first),
         "stays here": ["the rows", "clients' states, of which only a sha256 is sent", "traces of failures"],

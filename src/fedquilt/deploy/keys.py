@@ -67,7 +67,7 @@ def _check_pair(certificate: Path, key: Path) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"'{key}' cannot be read as a private key without a password.") from error
     if mine != _read_certificate(certificate).public_key():
-        raise InputError(f"'{key}' is not the key of '{certificate}'. Put the right one there, or make both anew.")
+        raise InputError(f"'{key}' is not the key of '{certificate}'. Put the right one there, or create both again.")
 
 
 def _check_issuer(certificate: Path, ca: Path) -> None:
@@ -77,7 +77,7 @@ def _check_issuer(certificate: Path, ca: Path) -> None:
         _read_certificate(certificate).verify_directly_issued_by(_read_certificate(ca))
     except (InvalidSignature, ValueError, TypeError) as error:
         raise InputError(
-            f"'{certificate}' was not issued by '{ca}', so no node would believe it. Put the right ca.crt there, or "
+            f"'{certificate}' was not issued by '{ca}', so no node would trust it. Put the right ca.crt there, or "
             "make a new certificate: fedquilt keys --renew."
         ) from error
 
@@ -134,7 +134,7 @@ def make(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 3
         if (folder / CA_KEY).exists():
             raise InputError(
                 f"There is '{folder / CA_KEY}' but no '{keys.ca}'. Put the certificate back; nodes would believe no "
-                "other. To begin anew, move the key away."
+                "other. To start over, move the key away."
             )
         made += _make_ca(keys, max(days, 3650))
     if hosts and (renew or not keys.server[0].exists()):

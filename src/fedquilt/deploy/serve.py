@@ -109,7 +109,7 @@ class FederationServer:
     def _stopped(self, by: str, note: Note) -> None:
         """Write down that the run was stopped, where people look: its messages, its log of nodes, the terminal."""
         if self.attach and alive(self.server_process):
-            note(f"stopped by {by}; the run goes on at the SuperLink {self.address}, which others run")
+            note(f"stopped by {by}; the run continues at the SuperLink {self.address}, which others run")
             return
         wait_gone(self.server_process)
         done = max((row["round"] for row in self._rows()), default=0)
@@ -144,10 +144,10 @@ class FederationServer:
                 tries += 1
                 if tries > self.restarts:
                     raise FlowerError(
-                        f"The server ended {tries} times after round {heard} without playing another. "
+                        f"The server ended {tries} times after round {heard} without completing another. "
                         f"See {self.home}/superlink.log."
                     )
-                note("the server was stopped; it goes on from the last snapshot")
+                note("the server was stopped; it continues from the last snapshot")
                 link.revive()
 
     def _make_way(self, note: Note) -> None:

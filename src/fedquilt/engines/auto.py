@@ -74,7 +74,7 @@ class Auto:
             workers.begin(*self._run)
         except (InputError, WorkerError) as error:
             workers.close()  # this run cannot be moved to other processes; it goes on here
-            warnings.warn(f"The run goes on in one process: {error}", stacklevel=2)
+            warnings.warn(f"The run continues in one process: {error}", stacklevel=2)
             return
         self._inner.close()
         self._inner = workers

@@ -67,3 +67,22 @@ class Local:
     def close(self) -> None:
         """Forget the last run."""
         self._side = None
+
+
+class Overheard(Local):
+    """The local engine, with somebody listening: ``note`` is given each task and what the client made of it."""
+
+    def __init__(self, note: Callable[[Task, Outcome], None]) -> None:
+        super().__init__()
+        self.note = note
+
+    def updates(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """As they are, noted."""
+        for client in clients:
+            made = task(client)
+            outcome = self.side.update(made)
+            self.note(made, outcome)
+            yield client, outcome
+            give_back()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from torch import Tensor, nn
 
@@ -72,8 +72,8 @@ def refuse_loop(base: FedAvg, why: str) -> None:
     """For methods that need to know how a client made its steps."""
     if base.client_update is not None:
         raise InputError(
-            f"This method {why}, so it cannot have a training loop of your own (client_update). Leave client_update "
-            "out, or take another method, such as FedAvg or FedProx."
+            f"This method {why}, so it cannot use a custom training loop (client_update). Leave client_update "
+            "out, or use another method, such as FedAvg or FedProx."
         )
 
 
@@ -85,10 +85,11 @@ class FedAvg:
     With ``parts``, the private names are kept by each client and never sent.
 
     Args:
-        objective: The network and the terms of the local loss; a bare ``Net`` means cross-entropy.
+        objective: The network and the terms of the local loss; a bare ``Net`` means cross-entropy, or the loss of its
+            task.
         optimizer: For local work, with its learning rate: ``SGD(0.1)``, ``Adam(0.001)``.
         parts: Which names are shared and which private.
-        aggregate: How the changes are merged; ``mean`` weighs clients by examples.
+        aggregate: How the changes are merged; ``mean`` weights clients by samples.
         codec: How uploads travel.
         cohort: Who is asked each round.
         epochs, epochs_first, steps, batch_size, schedule, clip, only: See :class:`fedquilt.core.train.Train`.
@@ -103,6 +104,8 @@ class FedAvg:
         >>> from fedquilt import Net, models
         >>> method = FedAvg(Net.of(models.MLP, features=64, classes=10), batch_size=10, epochs=2)
     """
+
+    needs_classes: ClassVar[str] = ""  # why a method cannot learn anything but one class label for each row
 
     objective: Objective | Net = field(kw_only=False)
     optimizer: Optimizer = SGD(0.05)  # noqa: RUF009 - frozen, so it can be shared
@@ -139,7 +142,8 @@ class FedAvg:
     @property
     def loss(self) -> Objective:
         """The objective, also when only a net was given."""
-        return Objective(self.objective, (cross_entropy,)) if isinstance(self.objective, Net) else self.objective
+        net = self.objective
+        return Objective(net, (net.task or cross_entropy,)) if isinstance(net, Net) else net
 
     @property
     def net(self) -> Net:

@@ -135,6 +135,11 @@ class OnBase:
         return bool(getattr(self.delegate, "pools_data", False))
 
     @property
+    def needs_classes(self) -> str:
+        """Why the base cannot learn anything but one class label for each row; '' if it can."""
+        return str(getattr(self.delegate, "needs_classes", ""))
+
+    @property
     def shared_start(self) -> bool:
         """Whether the private parts of all clients start with the same values, as the base's do."""
         return bool(getattr(self.delegate, "shared_start", False))

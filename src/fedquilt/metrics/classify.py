@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch, Table
 from fedquilt.errors import InputError
-from fedquilt.metrics.own import OfTable
+from fedquilt.metrics.own import OfRows
 from fedquilt.metrics.table import metrics
 from fedquilt.records.record import record
 
@@ -146,7 +146,7 @@ class ClassifyWith:
 
 
 def _classified(predict: Callable[[Params, Batch], Tensor], params: Params, table: Table, known: Statistics) -> Scores:
-    whole = {name: statistic for name, statistic in known.items() if isinstance(statistic, OfTable)}
+    whole = {name: statistic for name, statistic in known.items() if isinstance(statistic, OfRows)}
     of_blocks = {name: statistic for name, statistic in known.items() if name not in whole}
     kept: list[tuple[Tensor, Tensor]] = []
     with torch.inference_mode():
@@ -163,6 +163,11 @@ def _classified(predict: Callable[[Params, Batch], Tensor], params: Params, tabl
         logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
         sums = {name: statistic(logits, labels) for name, statistic in whole.items()}
         return _with({**getattr(found, "sums", {}), **sums}, found)
+
+
+def scores_of(logits: Tensor, y: Tensor) -> Scores:
+    """The counts of these rows."""
+    return _block(logits, y, {})
 
 
 def _block(logits: Tensor, y: Tensor, known: Statistics) -> Scores:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedquilt.core.params import Names, Params, everything, norm, pick, sub, weighted_mean
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError
-from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Counts, metric, metrics, values
+from fedquilt.metrics.table import ROWS_HALF, Counts, main, metric, metrics, values
 
 Labels = Mapping[ClientId, Any]
 Floats = NDArray[np.float64]
@@ -139,14 +139,14 @@ def cophenetic(tree: Tensor, distances: Floats) -> float:
 def cluster_scores(
     labels: Labels, scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float] | None = None
 ) -> list[dict[str, Any]]:
-    """For each cluster: its clients, and over those scored mean, standard deviation and least of their accuracies, the
+    """For each cluster: its clients, and over those scored mean, standard deviation and worst of their scores, the
     means of all other metrics of tables and of the majority baseline, and half of the 95 % interval that the test
     samples leave each mean; None where nobody was scored.
 
     Args:
         labels: The cluster of each client.
         scores: Of each client.
-        majority: The accuracy of always answering a client's commonest label.
+        majority: The accuracy of always answering a client's most frequent label.
     """
     held: dict[Any, list[ClientId]] = {}
     for client, cluster in labels.items():
@@ -164,7 +164,7 @@ def _scored(
     found = _measured(names, Counts.of([scores[c] for c in clients])) if clients else {}
     least = [majority[c] for c in clients if c in majority and not math.isnan(majority[c])]
     found |= {"majority_class": float(np.mean(least))} if least else {}
-    first = (PRIMARY, f"{PRIMARY}_std", f"{PRIMARY}_least")
+    first = (main().id, f"{main().id}_std", f"{main().id}_least")
     rest = dict.fromkeys([*names, "majority_class", *(name + ROWS_HALF for name in names)])
     return {n: _number(found.get(n)) for n in dict.fromkeys([*first, *rest])}
 
@@ -176,8 +176,9 @@ def _number(value: float | None) -> float | None:
 def _measured(names: Sequence[str], counts: Counts) -> dict[str, float | None]:
     """The means of these metrics with their intervals, and how the first one is spread."""
     held = values(counts)
-    first = held[PRIMARY]
-    found: dict[str, float | None] = {f"{PRIMARY}_std": first.std(), f"{PRIMARY}_least": first.min()}
+    first = held[main().id]
+    worst = first.min() if main().higher_is_better else first.max()
+    found: dict[str, float | None] = {f"{main().id}_std": first.std(), f"{main().id}_least": worst}
     for name in names:
         which = np.flatnonzero(~np.ma.getmaskarray(held[name])) if name in held else np.zeros(0, dtype=np.int64)
         if len(which):

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.support import Array, rarest
-from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Counts, Metric, metric, metrics, values
+from fedquilt.metrics.table import ROWS_HALF, Counts, Metric, main, metrics, together, values
 
 MODELS = ("deployed", "global")
 
@@ -19,7 +19,7 @@ def summarise(evaluations: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, fl
     """The numbers of an evaluation, of each metric of :mod:`fedquilt.metrics.table`.
 
     ``<split>_accuracy`` is the mean over clients of the accuracy of the model each would use, on its own samples;
-    ``_pooled`` counts rows instead of clients; ``_worst10`` is the mean of the worst tenth of the clients. The same
+    ``_pooled`` counts rows instead of clients; ``_worst10`` is the mean worst 10 % of clients of the clients. The same
     with the prefix ``global_`` for the global model; of one with several modes also ``global_<split>_accuracy_<mode>``.
     Of test scores of the model each would use, ``_rows_half_95`` is half of the 95 % interval that the number of test
     rows leaves.
@@ -32,20 +32,22 @@ def summarise(evaluations: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, fl
             if scores:
                 counts = Counts.of(scores)
                 found = values(counts)
-                numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(found, counts.rows).items()}
+                told = _numbers(found, counts.rows, together(counts))
+                numbers |= {f"{prefix}{split}_{k}": v for k, v in told.items()}
                 if (model, split) == ("deployed", "test"):
                     numbers |= {f"test_{k}{ROWS_HALF}": v for k, v in _halves(found, counts).items()}
     return numbers | _by_mode(evaluations)
 
 
 def _by_mode(evaluations: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
-    """Mean accuracies over clients of every mode that evaluations told, by split."""
+    """Means over clients of the main metric, of every mode that evaluations told, by split."""
+    first = main().id
     numbers: dict[str, float] = {}
     for name in dict.fromkeys(n for e in evaluations.values() for n in e if n.startswith("global.")):
         for split in ("valid", "test"):
             scores = [e[name][split] for e in evaluations.values() if split in e.get(name, {})]
-            if scores and PRIMARY in (found := values(Counts.of(scores))):
-                numbers[f"global_{split}_{PRIMARY}_{name.removeprefix('global.')}"] = float(found[PRIMARY].mean())
+            if scores and first in (found := values(Counts.of(scores))):
+                numbers[f"global_{split}_{first}_{name.removeprefix('global.')}"] = float(found[first].mean())
     return numbers
 
 
@@ -63,17 +65,17 @@ def _halves(found: Mapping[str, Array], counts: Counts) -> dict[str, float]:
 
 
 def rows_half(score: Any) -> float | None:
-    """Half of the 95 % interval of one accuracy; None for models that do not classify."""
-    accuracy, counts = metric(PRIMARY), Counts.of([score])
-    return accuracy.half(counts, np.arange(1)) if accuracy.applies(counts) else None
+    """Half of the 95 % interval of one value of the main metric; None for scores that it does not apply to."""
+    first, counts = main(), Counts.of([score])
+    return first.half(counts, np.arange(1)) if first.applies(counts) else None
 
 
 def common_numbers(name: str, score: Any) -> dict[str, float]:
     """The numbers of the server's common rows, with the prefix ``name``; of test samples also half of the 95 % interval
-    of the accuracy."""
+    of the main metric."""
     row, half = score_row(score), rows_half(score) if name == "common_test" else None
     found = {f"{name}_{m.id}": row[m.id] for m in metrics() if "common" in m.summaries and m.id in row}
-    return found if half is None else {**found, f"{name}_{PRIMARY}{ROWS_HALF}": half}
+    return found if half is None else {**found, f"{name}_{main().id}{ROWS_HALF}": half}
 
 
 def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -88,8 +90,9 @@ def _column(values: Sequence[float | None]) -> np.ma.MaskedArray[Any, Any]:
     return np.ma.masked_array(np.array(values, dtype=np.float64), mask=[value is None for value in values])
 
 
-def _numbers(found: Mapping[str, Array], rows: Array) -> dict[str, float]:
-    """Means over clients and the other summaries that each metric has, over the clients that have a value."""
+def _numbers(found: Mapping[str, Array], rows: Array, whole: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Means over clients and the other summaries that each metric has, over the clients that have a value; ``whole``
+    are the values on all rows together that are no means over rows."""
     numbers: dict[str, float] = {}
     for m in metrics():
         if m.id in found:
@@ -97,7 +100,10 @@ def _numbers(found: Mapping[str, Array], rows: Array) -> dict[str, float]:
             column, counted = np.ma.getdata(found[m.id])[known], rows[known]
             if len(column):
                 numbers[m.id] = float(column.mean())
-                numbers |= {f"{m.id}_{s}": _SUMMARIES[s](m, column, counted) for s in m.summaries if s in _SUMMARIES}
+                able = [s for s in m.summaries if s in _SUMMARIES and (s != "pooled" or m.pooled is None)]
+                numbers |= {f"{m.id}_{s}": _SUMMARIES[s](m, column, counted) for s in able}
+            if m.id in (whole or {}):
+                numbers[f"{m.id}_pooled"] = (whole or {})[m.id]
     return numbers
 
 

@@ -15,8 +15,16 @@ from fedquilt.metrics.support import Array
 from fedquilt.metrics.table import Counts, Metric
 
 
+class OfRows:
+    """A statistic that must see a client's samples together, not block by block. For no rows it gives zeros too."""
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """A tensor that adds up over clients."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class OfTable:
+class OfTable(OfRows):
     """A statistic of a client's samples taken together: the number that a function makes of the scores and labels of
     all of them, and that it is one. Without a number (NaN), the client has none."""
 
@@ -54,5 +62,5 @@ def metric_of(given: object) -> Metric:
 
 def of_function(id: str, function: Callable[[Tensor, Tensor], Any], **how: Any) -> Metric:
     """The metric of a plain function: a number of the scores [rows, classes] and labels [rows] of a client."""
-    given = {"name": id.replace("_", " "), "share": False, **how}
+    given = {"name": id.replace("_", " "), "share": False, "kinds": (), **how}
     return Metric(id=id, of=_MeanOf(id), statistic=OfTable(function), **given)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from fedquilt.metrics.support import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-Kind = Literal["classification", "reconstruction"]
 Summary = Literal["pooled", "std", "worst10", "common"]
 Place = Literal["table", "report", "watch"]
 GROUP = "fedquilt.metrics"  # of entry points
@@ -55,7 +54,7 @@ class Counts:
         sums: What metrics with a ``statistic`` add up, by their ids: [clients, ...].
     """
 
-    kind: Kind
+    kind: str
     rows: Array
     loss: Array
     support: Array
@@ -65,8 +64,9 @@ class Counts:
 
     @classmethod
     def of(cls, scores: Sequence[Any]) -> Counts:
-        """Of :class:`fedquilt.metrics.classify.Scores`, or of :class:`fedquilt.metrics.reconstruct.Reconstructed`."""
-        kind: Kind = "classification" if hasattr(scores[0], "support") else "reconstruction"
+        """Of :class:`fedquilt.metrics.classify.Scores`, :class:`fedquilt.metrics.reconstruct.Reconstructed` or
+        :class:`fedquilt.metrics.summed.Summed`."""
+        kind = getattr(scores[0], "kind", "classification" if hasattr(scores[0], "support") else "reconstruction")
         support, correct, called = (
             _stacked([getattr(s, name) for s in scores]) if kind == "classification" else np.zeros((len(scores), 0))
             for name in ("support", "correct", "called")
@@ -81,6 +81,14 @@ class Counts:
             called,
             {name: _stacked([s.sums[name] for s in scores]) for name in sorted(known)},
         )
+
+    def together(self) -> Counts:
+        """All clients' rows as those of one client."""
+        sums = {name: s.sum(0, keepdims=True) for name, s in self.sums.items()}
+        rows, loss, support, correct, called = (
+            part.sum(0, keepdims=True) for part in (self.rows, self.loss, self.support, self.correct, self.called)
+        )
+        return Counts(self.kind, rows, loss, support, correct, called, sums)
 
 
 def _stacked(counts: Sequence[Tensor]) -> Array:
@@ -102,9 +110,10 @@ class Metric:
         help: What it means, for tables that explain themselves.
         higher_is_better: Its direction.
         share: Whether it is shown in per cent.
-        kinds: The scores that it can be computed from.
+        kinds: The kinds of scores that it can be computed from; () for any.
         summaries: What is kept of it beside the mean over clients: over all rows (pooled), the standard deviation over
-            clients, the mean of the worst tenth of the clients, and its value on the server's common rows.
+            clients, the mean worst 10 % of clients of the clients, and its value on the server's common rows.
+        pooled: Its value on all clients' rows together, where that is not the mean over rows of clients' values.
         variance: Of each client's value, from the counts of its rows.
         interval: The ends of each client's 95 % interval, where that is more than a variance.
         shown: The places that show it: tables of comparisons, the report's curves and clients, the watch page.
@@ -122,8 +131,9 @@ class Metric:
     help: str = ""
     higher_is_better: bool = True
     share: bool = True
-    kinds: tuple[Kind, ...] = ("classification",)
+    kinds: tuple[str, ...] = ("classification",)
     summaries: tuple[Summary, ...] = ()
+    pooled: Callable[[Counts], Array] | None = None
     variance: Callable[[Counts], Array] | None = None
     interval: Callable[[Counts], tuple[Array, Array]] | None = None
     shown: tuple[Place, ...] = ("table", "report", "watch")
@@ -139,7 +149,7 @@ class Metric:
     def applies(self, counts: Counts) -> bool:
         """Whether it can be computed from these."""
         summed = self.statistic is not None or self.brought
-        return counts.kind in self.kinds and (not summed or self.id in counts.sums)
+        return (not self.kinds or counts.kind in self.kinds) and (not summed or self.id in counts.sums)
 
     def better(self, value: float, than: float, by: float = 0.0) -> bool:
         """Whether a value is better than another by more than so much."""
@@ -154,8 +164,18 @@ class Metric:
 
     def half(self, counts: Counts, which: Array) -> float | None:
         """Half of the 95 % interval of the mean over these clients, from the counts of their rows; None without a
-        variance."""
-        return None if self.variance is None else half_of_mean(self.variance(counts)[which])
+        variance, or where the rows of one are too few for it."""
+        variances = None if self.variance is None else self.variance(counts)[which]
+        return None if variances is None or np.ma.is_masked(variances) else half_of_mean(np.ma.getdata(variances))
+
+    def in_words(self, value: float | None, half: float | None = None) -> str:
+        """A value with its unit; 'unknown' where there is none."""
+        told = self.written(value, half)
+        return told + " %" * self.share if told else "unknown"
+
+    def apart(self, difference: float) -> str:
+        """How far two values are apart, in words."""
+        return f"{100 * abs(difference):.1f} points" if self.share else f"{abs(difference):.3f}"
 
     def told(self, numbers: Mapping[str, Any], key: str) -> str:
         """The number of this key for people, with the ± that the number of test samples leaves it, if that is known."""
@@ -165,7 +185,7 @@ class Metric:
         """A value for people, with its ±; nothing where there is none."""
         if value is None or math.isnan(value):
             return ""
-        times, digits = (100, 1) if self.share else (1, 3)
+        times, digits = (100, 1) if self.share else (1, 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1)
         return f"{times * value:.{digits}f}" + (
             "" if half is None or math.isnan(half) else f" ± {times * half:.{digits}f}"
         )
@@ -255,7 +275,7 @@ for _metric in (
         help="mean loss per row",
         higher_is_better=False,
         share=False,
-        kinds=("classification", "reconstruction"),
+        kinds=(),
         summaries=("common",),
         shown=("report", "watch"),
     ),
@@ -272,17 +292,80 @@ for _metric in (
 ):
     register(_metric)
 
+_OWN_IDS = frozenset(_KNOWN)  # which stay whatever the task
 
 _used: list[str] = []  # the ids of those that a recipe named, or a script gave
+_tasks: list[Judged] = []  # the task of this recipe, if its rows are not of one class each
+
+
+class Judged(Protocol):
+    """What metrics know of a task (:class:`fedquilt.tasks.Task`): by what it is judged."""
+
+    @property
+    def kind(self) -> str:
+        """Of its score records."""
+        ...
+
+    @property
+    def known(self) -> tuple[Metric, ...]:
+        """Its metrics."""
+        ...
+
+    @property
+    def main(self) -> str:
+        """The one that methods are compared by."""
+        ...
+
+    @property
+    def trivial(self) -> str:
+        """What the answer is called that needs no input."""
+        ...
 
 
 def use(metrics: Sequence[Metric]) -> None:
-    """Make the metrics of a recipe or of a script's call known, and those of the one before unknown."""
+    """Make the metrics of a recipe or of a script's call known, and those of the one before unknown, with its task."""
+    use_task(None)
     while _used:
         _KNOWN.pop(_used.pop(), None)
     for found in metrics:
         register(found)
         _used.append(found.id)
+
+
+def use_task(task: Judged | None) -> None:
+    """From here on the metrics are those of this task; of None, those of rows of one class each."""
+    for known in _tasks[0].known if _tasks else ():
+        if known.id not in _used and known.id not in _OWN_IDS:
+            _KNOWN.pop(known.id, None)
+    _tasks[:] = [] if task is None else [task]
+    for found in () if task is None else task.known:
+        if _KNOWN.get(found.id) is not found:
+            register(found)
+
+
+def task() -> Judged | None:
+    """The task whose metrics these are; None for rows of one class each."""
+    return _tasks[0] if _tasks else None
+
+
+def main() -> Metric:
+    """The metric that methods are compared by."""
+    return metric(_tasks[0].main if _tasks else PRIMARY)
+
+
+def best_of(values: Iterable[float]) -> float:
+    """The best of values of the main metric."""
+    return max(values) if main().higher_is_better else min(values)
+
+
+def headline() -> str:
+    """The main metric as the title of a table of its values."""
+    return main().name + " in %" * main().share
+
+
+def trivial() -> str:
+    """What the answer is called that needs no input."""
+    return _tasks[0].trivial if _tasks else "majority class"
 
 
 def statistics_in_use() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
@@ -299,14 +382,17 @@ def _installed() -> None:
         except (ImportError, AttributeError) as error:
             raise InputError(f"The entry point {point.name!r} of {GROUP} cannot be loaded: {error}.") from error
         if not isinstance(found, Metric):
-            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is no Metric.")
+            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is not a Metric.")
         register(found)
 
 
 def metrics(shown: Place | None = None) -> tuple[Metric, ...]:
-    """All metrics in their order, or those of a place."""
+    """All metrics of the task in their order, or those of a place; the main one first."""
     _installed()
-    return tuple(m for m in _KNOWN.values() if shown is None or shown in m.shown)
+    kinds = {_tasks[0].kind} if _tasks else {"classification", "reconstruction"}
+    found = [m for m in _KNOWN.values() if not m.kinds or kinds.intersection(m.kinds)]
+    first = _tasks[0].main if _tasks else PRIMARY
+    return tuple(m for m in sorted(found, key=lambda m: m.id != first) if shown is None or shown in m.shown)
 
 
 def metric(id: str) -> Metric:
@@ -332,3 +418,10 @@ def cells(columns: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> dict[
 def values(counts: Counts) -> dict[str, Array]:
     """Of each metric that applies its value for each client."""
     return {m.id: m.of(counts) for m in metrics() if m.applies(counts)}
+
+
+def together(counts: Counts) -> dict[str, float]:
+    """Of each metric that has one its value on all clients' rows together, where that is more than a mean over rows."""
+    whole = counts.together()
+    found = {m.id: m.pooled(whole) for m in metrics() if m.pooled is not None and m.applies(whole)}
+    return {id: float(value[0]) for id, value in found.items() if not np.ma.is_masked(value)}

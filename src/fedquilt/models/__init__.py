@@ -1,8 +1,7 @@
 """Networks with a features/head split, masked autoencoders with adapters, and how to ask for one by name."""
 
 from fedquilt.models.adapters import Adapter, LowRank, adapted, inject
-from fedquilt.models.audit import Audit, audit
-from fedquilt.models.counts import ModelSize, count
+from fedquilt.models.counts import Audit, ModelSize, audit, count
 from fedquilt.models.encoder import TextEncoder, tokenise
 from fedquilt.models.masked.hf_mae import ViTMAE
 from fedquilt.models.masked.mae import MaskedAutoencoder

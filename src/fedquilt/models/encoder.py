@@ -19,8 +19,8 @@ from fedquilt.models.weights.hub import library, pretrained
 class TextEncoder(Split):
     """A pretrained encoder, the mean of its last layer over the tokens that are not padding, and a head.
 
-    f = sum_t m_t h_t / sum_t m_t with m_t = 1 where the id is not padding (Reimers and Gurevych 2019,
-    arXiv:1908.10084). A pooler of the encoder's own, which this does not use, is left out.
+    f = sum_t m_t h_t / sum_t m_t with m_t = 1 where the id is not padding. A pooler of the encoder's own,
+    which this does not use, is left out.
 
     Args:
         folder: A local folder in the form of transformers, or a name on its hub.
@@ -28,6 +28,8 @@ class TextEncoder(Split):
         frozen: The encoder is not trained, not sent, and stays in evaluation mode; only the head learns.
         pad: The id of padding; by default the one in the encoder's settings.
         content: A fingerprint of the folder; other weights are refused.
+
+    Reference: Reimers and Gurevych, Sentence-BERT, 2019, arXiv:1908.10084.
 
     Example:
         >>> model = TextEncoder("folder/of/the/encoder", length=32, classes=4)  # doctest: +SKIP

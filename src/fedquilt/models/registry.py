@@ -233,11 +233,9 @@ def _try(name: str, builder: Callable[[], nn.Module], options: Mapping[str, Any]
         if isinstance(error, FedquiltError) or place(error):
             raise
         told = next(iter(str(error).splitlines()), "")[:300]
-        raise InputError(
-            f"The model {name} cannot be made with {_told(options)}: {told} Give it other numbers."
-        ) from error
+        raise InputError(f"The model {name} cannot be made with {_told(options)}: {told} Use other values.") from error
     if not isinstance(made, nn.Module):
-        raise InputError(f"{name} gave a {type(made).__name__}, which is no torch.nn.Module.")
+        raise InputError(f"{name} gave a {type(made).__name__}, which is not a torch.nn.Module.")
 
 
 def _check_options(name: str, entry: ModelEntry, options: Mapping[str, object]) -> None:

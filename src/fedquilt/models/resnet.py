@@ -17,8 +17,8 @@ _SMALLEST = {"3x3": 8, "7x7": 32}
 class ResNet(Split):
     """A residual network with stages of 64, 128, 256 and 512 maps and global average pooling.
 
-    He, Zhang, Ren, Sun 2016, arXiv:1512.03385. The features of ResNet-18 hold 11,168,832 parameters with the 3x3
-    stem and three channels, those of ResNet-34 21,276,992; the norm does not change the number.
+    The features of ResNet-18 hold 11,168,832 parameters with the 3x3 stem and three channels, those of ResNet-34
+    21,276,992; the norm does not change the number.
 
     Args:
         depth: 10, 18 or 34.
@@ -26,6 +26,8 @@ class ResNet(Split):
             "batch" is BatchNorm.
         stem: "3x3" keeps the size (CIFAR); "7x7" halves it twice (ImageNet).
         width: Maps of the first stage; each further stage has twice as many.
+
+    Reference: He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, 2016, arXiv:1512.03385.
 
     Example:
         >>> import torch

@@ -55,8 +55,10 @@ class MLP(Split):
 class LeNet5(Split):
     """LeNet-5 with tanh and average pooling: 61,706 parameters for 1x28x28 and 10 classes.
 
-    LeCun, Bottou, Bengio, Haffner 1998. 28x28 images are padded to the 32x32 of the paper. The features hold 60,856
-    of the parameters; studies of clustered federations call this split of it SplitLeNet.
+    28x28 images are padded to the 32x32 of the paper. The features hold 60,856 of the parameters; studies of clustered
+    federations call this split of it SplitLeNet.
+
+    Reference: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition, 1998.
 
     Example:
         >>> import torch
@@ -87,11 +89,13 @@ class LeNet5(Split):
 class FedAvgCNN(Split):
     """The CNN of the FedAvg paper without padding: its features have 576,896 parameters for 1x28x28.
 
-    Two 5x5 convolutions (32 and 64 maps) with ReLU and 2x2 max pooling, one hidden layer, one head. McMahan et
-    al. 2017, arXiv:1602.05629; unpadded as in most later personalisation code.
+    Two 5x5 convolutions (32 and 64 maps) with ReLU and 2x2 max pooling, one hidden layer, one head. Unpadded as in
+    most later personalisation code.
 
     Args:
         hidden: Width of the hidden layer.
+
+    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks, 2017, arXiv:1602.05629.
 
     Example:
         >>> import torch

@@ -29,8 +29,7 @@ class TokenEmbedding(nn.Embedding):
 class TextCNN(Split):
     """Embedding, parallel convolutions over 3, 4 and 5 tokens, ReLU, maximum over time, dropout.
 
-    Kim 2014, arXiv:1408.5882. Id 0 is padding: its vector is zero and stays so. 3,355,104 parameters for a vocabulary
-    of 25,000 and 4 classes.
+    Id 0 is padding: its vector is zero and stays so. 3,355,104 parameters for a vocabulary of 25,000 and 4 classes.
 
     Args:
         vocab: How many token ids there are.
@@ -38,6 +37,8 @@ class TextCNN(Split):
         maps: Of each convolution.
         spans: How many tokens each convolution sees.
         dropout: Before the head.
+
+    Reference: Kim, Convolutional Neural Networks for Sentence Classification, 2014, arXiv:1408.5882.
 
     Example:
         >>> import torch
@@ -84,14 +85,16 @@ class _Spans(nn.Module):
 class CharRNN(Split):
     """The next character from those before it: embedding of 8, two LSTM layers of 256, the last position's output.
 
-    The Shakespeare model of LEAF (Caldas et al. 2018, arXiv:1812.01097): 819,920 parameters for 80 characters; torch
-    has two bias vectors in each recurrent layer. ``cell="gru"`` takes gated recurrent units instead.
+    The Shakespeare model of LEAF: 819,920 parameters for 80 characters; torch has two bias vectors in each recurrent
+    layer. ``cell="gru"`` takes gated recurrent units instead.
 
     Args:
         vocab: How many token ids there are; as many as classes by default.
         width: Numbers in a token's vector.
         hidden: Width of the recurrent layers.
         layers: How many recurrent layers there are.
+
+    Reference: Caldas et al., LEAF, 2018, arXiv:1812.01097.
 
     Example:
         >>> import torch

@@ -13,7 +13,7 @@ from fedquilt.models.split import Split, check_counts, check_share, check_switch
 class ViT(Split):
     """A vision transformer with pre-norm blocks, learned positions and exact GELU.
 
-    Dosovitskiy et al. 2021, arXiv:2010.11929. Below ``features``, names are those of the timm library.
+    Below ``features``, names are those of the timm library.
 
     Args:
         patch: Side of a square patch; the image's side must be a multiple of it.
@@ -25,6 +25,8 @@ class ViT(Split):
         class_token: The feature vector is that of a token of its own; otherwise the mean over patches.
         zero_head: The head starts at zero, so every class is equally likely before training.
         frozen: All but the head stay as they are, and never travel; for pretrained weights.
+
+    Reference: Dosovitskiy et al., An Image Is Worth 16x16 Words, 2021, arXiv:2010.11929.
 
     Example:
         >>> import torch
@@ -73,6 +75,8 @@ class ViTCehgls(Split):
     Args:
         classes, channels, size: Of the images and their labels.
         dropout: After the embedding, on attention weights, and after both parts of a block.
+
+    Reference: The project CEHGLS.
 
     Example:
         >>> from fedquilt import Net

@@ -94,7 +94,7 @@ def _code_of(place: str, hash: str | None) -> OwnCode | None:
     if other is not None:
         raise InputError(
             f"'{other.path(other.entry)}' or what it imports is not what the recipe was made with: its hash is "
-            f"{other.hash}, not {hash}. Put it back as it was, or name it without '@{hash}' for a new run."
+            f"{other.hash}, not {hash}. Restore it, or name it without '@{hash}' for a new run."
         )
     if not place.endswith(".py") and hash is None:
         return None

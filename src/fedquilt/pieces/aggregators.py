@@ -23,7 +23,7 @@ class Aggregator(Protocol):
 
 
 def mean(current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
-    """w + sum n_i delta_i / sum n_i: every client counts by its number of examples."""
+    """w + sum n_i delta_i / sum n_i: clients are weighted by their number of samples."""
     return _apply(current, ((r.samples, r.upload.delta) for r in replies))
 
 

@@ -1,6 +1,7 @@
 """Realignment: linear heads made from trained ones without training. Pure views: what goes in stays as it is.
 
-Reference: Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, 2024, GLA-FR.
+References: Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, 2024, GLA-FR. Menon
+et al., Long-tail Learning via Logit Adjustment, 2021, for scores adjusted for class shares.
 """
 
 from __future__ import annotations
@@ -65,12 +66,14 @@ class Realign:
         scale_bias: Multiply the bias of a class by the same factor.
         personal: Which head a client gets, with the realigned local head G_c |L_c|: "readme" adds the global head,
             "code" the local one; "sum" is local plus global head, nothing realigned.
+        prior_tau: How far scores are adjusted for class shares, where these are known: 1 wholly, 0 not at all.
     """
 
     kappa: float = 1.7
     tau: float = 1.0
     scale_bias: bool = False
     personal: Personal = "readme"
+    prior_tau: float = 1.0
 
     def __post_init__(self) -> None:
         if not (self.kappa > 0 and math.isfinite(self.kappa)):
@@ -79,6 +82,8 @@ class Realign:
             raise InputError(f"tau must be 0 (as it is) or more (1: all rows of one norm), got {self.tau}.")
         if self.personal not in ("readme", "code", "sum"):
             raise InputError(f"personal must be 'readme', 'code' or 'sum', got {self.personal!r}.")
+        if not (self.prior_tau >= 0 and math.isfinite(self.prior_tau)):
+            raise InputError(f"prior_tau must be 0 (scores as they are) or more, got {self.prior_tau}.")
 
     def whole(self, general: Head) -> Head:
         """The global head, its rows brought to one norm; a row of zeros stays."""
@@ -86,6 +91,26 @@ class Realign:
         factor = (self.kappa / norms.clamp(min=1e-12)).pow(self.tau).where(norms > 0, 1.0)
         bias = general.bias * factor[:, 0] if self.scale_bias else general.bias
         return Head(general.weight * factor, bias)
+
+    def adjusted(self, head: Head, counts: Tensor) -> Head:
+        """The head whose scores are s_c - prior_tau log(n_c / n), n_c of all n rows being of class c.
+
+        A class without rows counts as the rarest one that has some; if none has, the head stays as it is.
+        """
+        if not bool(counts.any()):
+            return head
+        rows = counts.double().clamp(min=float(counts[counts > 0].min()))
+        shift = self.prior_tau * (rows / counts.sum()).log()
+        return Head(head.weight, head.bias - shift.to(head.bias.dtype))
+
+    def views(self, heads: Heads, counts: Tensor | None = None) -> dict[str, Head]:
+        """The heads of a model for everybody, by name; the adjusted ones if rows per class are given."""
+        trained = {**({} if heads.fixed is None else {"universal": heads.fixed}), "plain": heads.general}
+        found = {**trained, "realigned": self.whole(heads.general)}
+        if counts is None:
+            return found
+        shifted = {name: self.adjusted(head, counts) for name, head in trained.items()}
+        return {**found, **{"adjusted" if n == "plain" else f"{n}_adjusted": head for n, head in shifted.items()}}
 
     def own(self, general: Head, own: Head) -> Head:
         """A client's head."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from fedquilt.config.shown import with_options
 from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
+from fedquilt.metrics.table import main
 from fedquilt.registry import shown_as
 from fedquilt.results.ranking import FILE as SWEEP
 from fedquilt.results.tables import by_label, mean_of, summary_of
@@ -76,7 +77,7 @@ class Gathered:
 
     @cached_property
     def federation(self) -> Row:
-        """Who has which labels; empty if it was not written."""
+        """Labels by client; empty if it was not written."""
         return read_json(self.folder / FILE)
 
     @cached_property
@@ -102,7 +103,7 @@ class Gathered:
     @cached_property
     def complete(self) -> list[RunView]:
         """The runs of methods all of whose seeds are finished and scored: only those can be compared."""
-        names = ("test_accuracy", "common_test_accuracy")
+        names = (f"test_{main().id}", f"common_test_{main().id}")
         done = [g for g in self.methods.values() if all(any(n in v.result.get("best", {}) for n in names) for v in g)]
         return [view for group in done for view in group]
 
@@ -145,7 +146,8 @@ def _last_word(path: Path) -> float | None:
 
 def _data_of(config: Row) -> str:
     data = config.get("data", {})
-    return str(data.get("source") or Path(str(data.get("path", ""))).name)
+    source = data.get("source") or Path(str(data.get("path", ""))).name
+    return _choice_of("dataset", source if isinstance(source, dict) else {"kind": source})
 
 
 def _partition_of(config: Row) -> str:

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 
 from fedquilt.core.plain import Row
 from fedquilt.errors import InputError
+from fedquilt.metrics.table import main
 from fedquilt.report.gather import Gathered
 from fedquilt.report.panels.summary import sentences
 from fedquilt.results.comparison_plots import draw_accuracy, draw_clients, draw_loss, draw_speed, drawn
@@ -59,7 +60,7 @@ def _summary(found: Gathered) -> Row:
     if found.summary is None:
         raise InputError(
             f"No run of '{found.folder}' is finished and scored, so there is no table yet. 'fedquilt resume RUN' or "
-            "'fedquilt compare' goes on with it."
+            "'fedquilt compare' continues it."
         )
     return found.summary
 
@@ -67,7 +68,7 @@ def _summary(found: Gathered) -> Row:
 def _pages(found: Gathered, summary: Row) -> Iterator[Figure]:
     """The title, the answer and the table, on as many pages as it takes, with the curves below it; other pictures."""
     heads, rows = paper_table(summary)
-    histories, ends = drawn(found.complete, summary["measure"] == "accuracy")
+    histories, ends = drawn(found.complete, summary["measure"] == main().id)
     looks, majority = looks_for(found.views), summary["majority_class"]
     for start in range(0, len(rows), ROWS):
         figure, axis = subplots(figsize=A4)

@@ -186,7 +186,7 @@ def _clusters_of(text: Row, tensors: Mapping[str, Tensor]) -> ClusterResult:
 
 
 def history(rows: Sequence[Mapping[str, JSON]]) -> list[tuple[int, dict[ClientId, int]]]:
-    """Who was in which cluster after each round, from the log."""
+    """Cluster membership over rounds after each round, from the log."""
     found: list[tuple[int, dict[ClientId, int]]] = []
     labels: dict[ClientId, int] = {}
     for row in rows:

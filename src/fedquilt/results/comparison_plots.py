@@ -22,13 +22,13 @@ from matplotlib.ticker import MaxNLocator
 
 from fedquilt.core.plain import JSON, Floats, Ints, Row
 from fedquilt.core.table import ClientId
-from fedquilt.metrics.table import PRIMARY, metrics
+from fedquilt.metrics.table import best_of, main, metrics, task, trivial
 from fedquilt.results.looks import COLOURS, Look, Looks, looks_of
 from fedquilt.results.plots import STYLE, Histories, level, save, subplots, write_csv
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.spread import client_means
 from fedquilt.results.statistics.targets import first_reach
-from fedquilt.results.tables import by_label, scored, span
+from fedquilt.results.tables import by_label, scored, span, target_told
 from fedquilt.results.views import RunView
 from fedquilt.storage.files import to_json
 
@@ -46,7 +46,7 @@ def drawn(views: Sequence[RunView], clients: bool) -> tuple[dict[str, list[Rows]
 
 def _has_scores(view: RunView) -> bool:
     """Whether its logs still have what pictures are made of."""
-    return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
+    return bool(view.scored.rounds) and any(row.get(f"test_{main().id}") is not None for row in view.rounds)
 
 
 def over_seeds(seeds: Sequence[Rows], name: str) -> tuple[Ints, Floats]:
@@ -62,24 +62,28 @@ def accuracy_curves(histories: Histories, majority: float, path: Path, looks: Lo
         figure, axis = subplots(figsize=(7.5, 4.5))
         rows = draw_accuracy(axis, histories, majority, looks_of(histories, looks))
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        return save(figure, path, ("method", "round", "mean_acc", "std_acc"), rows)
+        short = "acc" if task() is None else main().id
+        columns = (f"mean_{short}", f"std_{short}")
+        return save(figure, path, ("method", "round", *columns), rows)
 
 
 def draw_accuracy(axis: Axes, histories: Histories, majority: float, looks: Looks) -> Numbers:
     """The same on axes; the numbers of the picture."""
     rows: Numbers = []
     for label, seeds in histories.items():
-        rounds, mean = over_seeds(seeds, "test_accuracy")
-        _, std = over_seeds(seeds, "test_accuracy_std")
+        rounds, mean = over_seeds(seeds, f"test_{main().id}")
+        _, std = over_seeds(seeds, f"test_{main().id}_std")
+        std = std if len(std) == len(mean) else np.full(len(mean), np.nan)  # a metric may have none
         _line(axis, rounds, mean, looks[label])
         band: Row = {"color": looks[label].colour, "alpha": min(0.15, 0.5 / len(histories)), "linewidth": 0}
         axis.fill_between(rounds, mean - std, mean + std, **band)
         rows += [(label, int(r), m, s) for r, m, s in zip(rounds, mean, std, strict=True)]
     level(axis, majority)
-    axis.set(xlabel="round", ylabel="test accuracy", title="Mean ± one standard deviation over clients")
+    axis.set(xlabel="round", ylabel=f"test {main().name}", title="Mean ± one standard deviation over clients")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    low, high = axis.get_ylim()
-    axis.set_ylim(max(low, 0.0), min(high, 1.02))
+    if main().share:
+        low, high = axis.get_ylim()
+        axis.set_ylim(max(low, 0.0), min(high, 1.02))
     return rows
 
 
@@ -104,7 +108,8 @@ def draw_loss(axis: Axes, histories: Histories, looks: Looks) -> Numbers:
         rounds, mean = over_seeds(seeds, "test_loss")
         _line(axis, rounds, mean, looks[label])
         rows += [(label, int(r), m) for r, m in zip(rounds, mean, strict=True)]
-    axis.set(xlabel="round", ylabel="test loss", title="Cross-entropy per row, mean over clients")
+    what = "Cross-entropy" if task() is None else "Loss"
+    axis.set(xlabel="round", ylabel="test loss", title=f"{what} per row, mean over clients")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return rows
 
@@ -119,7 +124,7 @@ def accuracy_boxplot(clients: Scores, majority: float, path: Path, looks: Looks 
         figure, axis = subplots(figsize=(max(5.0, 1.5 + 0.9 * len(clients)), 4.5))
         rows = draw_clients(axis, clients, majority, looks_of(clients, looks))
         axis.set(title="Clients after the last round")
-        return save(figure, path, ("method", "client", "accuracy"), rows)
+        return save(figure, path, ("method", "client", main().id), rows)
 
 
 def draw_clients(axis: Axes, clients: Scores, majority: float, looks: Looks) -> Numbers:
@@ -144,20 +149,20 @@ def draw_clients(axis: Axes, clients: Scores, majority: float, looks: Looks) -> 
         axis.scatter(place + spread, found, s=9, color=tint, alpha=0.45, linewidths=0)
     level(axis, majority)
     axis.set_xticks(range(len(clients)), [looks[label].name for label in clients], rotation=20, ha="right")
-    axis.set(ylabel="test accuracy")
+    axis.set(ylabel=f"test {main().name}")
     return [(label, c, a) for label, values in clients.items() for c, a in values.items()]
 
 
 def rounds_to(seeds: Sequence[Rows], target: float) -> int | None:
     """The first round whose mean accuracy reaches the target; None if none does."""
-    rounds, mean = over_seeds(seeds, "test_accuracy")
+    rounds, mean = over_seeds(seeds, f"test_{main().id}")
     place = first_reach(mean, target)
     return None if place is None else int(rounds[place])
 
 
 def last_round(seeds: Sequence[Rows]) -> int:
     """The last round that was scored."""
-    rounds, _ = over_seeds(seeds, "test_accuracy")
+    rounds, _ = over_seeds(seeds, f"test_{main().id}")
     return int(rounds[-1]) if len(rounds) else 0
 
 
@@ -182,7 +187,7 @@ def draw_speed(axis: Axes, histories: Histories, target: float, looks: Looks) ->
     axis.set_yticks(range(len(histories)), [looks[label].name for label in histories])
     axis.invert_yaxis()
     axis.margins(x=0.15)
-    axis.set(xlabel="round", title=f"First scored round with mean accuracy of {100 * target:g} %")
+    axis.set(xlabel="round", title=f"First scored round with mean {main().name} of {target_told(target)}")
     axis.grid(False, axis="y")
     return rows
 
@@ -192,20 +197,21 @@ def comparison_table(
 ) -> Path:
     """comparison_table.csv: the published columns, then the other metrics of tables, each with half of its 95 %
     interval over seeds and test samples, and the majority baseline."""
-    others = [m for m in metrics("table") if m.id != PRIMARY]
+    short = main().short.replace("accuracy", "acc")
+    others = [m for m in metrics("table") if m.id != main().id]
     header = (
         "Algorithm",
-        "Final mean acc",
-        "Final std acc",
-        "Best mean acc",
+        f"Final mean {short}",
+        f"Final std {short}",
+        f"Best mean {short}",
         "Final mean loss",
-        f"Rounds to {100 * target:g}%",
-        "Min client acc",
-        "P10 client acc",
-        "P90 client acc",
-        "Max client acc",
+        f"Rounds to {target_told(target).replace(' ', '')}",
+        f"Min client {short}",
+        f"P10 client {short}",
+        f"P90 client {short}",
+        f"Max client {short}",
         *chain.from_iterable(_headings(m.name) for m in others),
-        "Majority class acc",
+        f"{trivial().capitalize()} {short}",
     )
     rows = []
     for label, seeds in histories.items():
@@ -218,11 +224,11 @@ def comparison_table(
 
 def _ends(seeds: Sequence[Rows], target: float) -> tuple[float | str, ...]:
     """A method's accuracy at its last round and at its best one, its loss, and when it reached the target."""
-    accuracy, reached = over_seeds(seeds, "test_accuracy")[1], rounds_to(seeds, target)
+    accuracy, reached = over_seeds(seeds, f"test_{main().id}")[1], rounds_to(seeds, target)
     return (
-        _last(seeds, "test_accuracy"),
-        _last(seeds, "test_accuracy_std"),
-        float(accuracy.max()) if len(accuracy) else math.nan,
+        _last(seeds, f"test_{main().id}"),
+        _last(seeds, f"test_{main().id}_std"),
+        float(best_of(accuracy)) if len(accuracy) else math.nan,
         _last(seeds, "test_loss"),
         f">{last_round(seeds)}" if reached is None else reached,
     )
@@ -251,14 +257,17 @@ def draw_all(
     histories: Histories, clients: Scores, majority: float, target: float, top: Path, looks: Looks | None = None
 ) -> None:
     """All of the above, below a folder."""
-    accuracy_curves(histories, majority, top / "accuracy_curves", looks)
+    accuracy_curves(histories, majority, top / f"{main().id}_curves", looks)
     loss_curves(histories, top / "loss_curves", looks)
-    accuracy_boxplot(clients, majority, top / "accuracy_boxplot", looks)
+    accuracy_boxplot(clients, majority, top / f"{main().id}_boxplot", looks)
     convergence_speed(histories, target, top / "convergence_speed", looks)
     comparison_table(histories, clients, majority, target, top / "comparison_table.csv")
 
 
-MEASURES = ("common_test_accuracy", "global_test_accuracy_pooled", "test_accuracy_pooled")
+def measures() -> tuple[str, ...]:
+    """The numbers of :func:`rounds_plot`, the best first."""
+    first = main().id
+    return f"common_test_{first}", f"global_test_{first}_pooled", f"test_{first}_pooled"
 
 
 def rounds_plot(histories: Histories, title: str, path: Path, looks: Looks | None = None) -> Path:
@@ -267,9 +276,8 @@ def rounds_plot(histories: Histories, title: str, path: Path, looks: Looks | Non
     The measure is the best that all methods have: the common test set, or else all clients' test samples together, or
     else those of the models that clients would use.
     """
-    measure = next(
-        m for m in MEASURES if all(len(over_seeds(s, m)[0]) for s in histories.values()) or m == MEASURES[-1]
-    )
+    known = measures()
+    measure = next(m for m in known if all(len(over_seeds(s, m)[0]) for s in histories.values()) or m == known[-1])
     rows: Numbers = []
     shown = looks_of(histories, looks)
     with rc_context(STYLE):
@@ -278,8 +286,9 @@ def rounds_plot(histories: Histories, title: str, path: Path, looks: Looks | Non
             rounds, mean = over_seeds(seeds, measure)
             axis.plot(rounds, mean, label=shown[label].name, marker="o", markersize=3, **shown[label].line)
             rows += [(label, int(r), f"{m:.6f}") for r, m in zip(rounds, mean, strict=True)]
-        axis.set(xlabel="communication round", ylabel="accuracy", ylim=(0, 1), title=title)
-        axis.set_yticks(np.arange(0, 1.01, 0.1))
+        axis.set(xlabel="communication round", ylabel=main().name, title=title)
+        if main().share:
+            axis.set(ylim=(0, 1), yticks=np.arange(0, 1.01, 0.1))
         if histories:  # there may be no method to draw
             figure.legend(loc="outside lower center", ncols=2)
         return save(figure, path, ("method", "round", measure), rows).with_suffix(".svg")
@@ -293,7 +302,7 @@ def as_csv(rows: Rows) -> str:
     text = io.StringIO()
     names = list(rows[0]["values"]) if rows else []
     writer = csv.writer(text)
-    writer.writerow(["point", *names, *("valid_accuracy" if c == "valid" else c for c in COLUMNS)])
+    writer.writerow(["point", *names, *(f"valid_{main().id}" if c == "valid" else c for c in COLUMNS)])
     for row in best_first([dict(r) for r in rows]):
         writer.writerow([row["point"], *(plain(row["values"][n]) for n in names), *(row[c] for c in COLUMNS)])
     return text.getvalue()
@@ -326,7 +335,7 @@ def draw(rows: Rows, names: Sequence[str], path: Path) -> Path:
     """Validation accuracy by each setting that was varied, as files."""
     with rc_context(STYLE):
         told = [(row["point"], *(plain(row["values"][n]) for n in names), row["valid"]) for row in _scored(rows)]
-        return save(by_setting(rows, names), path, ("point", *names, "valid_accuracy"), told)
+        return save(by_setting(rows, names), path, ("point", *names, f"valid_{main().id}"), told)
 
 
 def by_setting(rows: Rows, names: Sequence[str]) -> Figure:
@@ -335,7 +344,7 @@ def by_setting(rows: Rows, names: Sequence[str]) -> Figure:
         figure, axes = subplots(1, len(names), figsize=(1.5 + 3.0 * len(names), 3.4), sharey=True, squeeze=False)
         for axis, name in zip(axes[0], names, strict=True):
             _draw_setting(axis, _scored(rows), name)
-        axes[0][0].set(ylabel="validation accuracy")
+        axes[0][0].set(ylabel=f"validation {main().name}")
         axes[0][-1].legend(loc="best")
         return figure
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.plain import JSON, Array, Row
+from fedquilt.metrics.table import main, task, trivial
 
 _Z = 1.959963984540054  # of a 95 % interval
 _NAMES = ("majority_class", "majority_half_95", "common_class", "common_half_95", "test_rows")
@@ -30,6 +31,8 @@ def majority_facts(federation: Any) -> Row:
     if find is None or getattr(federation, "classes", None) is None:
         return nothing
     found, wide = find(), federation.global_test
+    if getattr(federation, "task", None) is not None:
+        return nothing | _of_task(federation, found)
     if wide is not None:
         share, half = _span(np.array([found.global_test]), np.array([len(wide)]))
         nothing |= dict(zip(_COMMON, (share, half, len(wide)), strict=True))
@@ -46,6 +49,17 @@ def majority_facts(federation: Any) -> Row:
     return nothing | dict(zip(_NAMES, told, strict=True))
 
 
+def _of_task(federation: Any, found: Any) -> Row:
+    """The same for another task: its main metric for the answer that needs no input, without intervals."""
+    own, rows = np.asarray(found.clients), federation.test.counts()
+    there = ~np.isnan(own)
+    told: Row = {"majority_common": found.global_test}
+    if not there.any():
+        return told
+    scored = {"majority_class": float(own[there].mean()), "test_rows": int(rows[there].sum())}
+    return told | scored
+
+
 def _span(shares: Array, rows: Array) -> tuple[float, float]:
     variance = float((shares * (1 - shares) / rows).sum()) / len(rows) ** 2
     return float(shares.mean()), _Z * math.sqrt(variance)
@@ -54,8 +68,11 @@ def _span(shares: Array, rows: Array) -> tuple[float, float]:
 def at_majority(results: Sequence[Mapping[str, JSON]]) -> str | None:
     """A sentence if the mean accuracy of these runs is not above a constant answer by more than chance; else None.
 
-    Where clients have no test samples, the accuracy is that on the common test set.
+    Where clients have no test samples, the accuracy is that on the common test set. Of another task the numbers are
+    its main metric, without intervals.
     """
+    if task() is not None:
+        return _no_use(results)
     tested = any("test_accuracy" in (r.get("best") or {}) for r in results)
     name, facts = ("test_accuracy", _NAMES) if tested else ("common_test_accuracy", _COMMON)
     accuracy = _mean_accuracy(results, name, "common_class" if tested else "majority_common")
@@ -67,6 +84,21 @@ def at_majority(results: Sequence[Mapping[str, JSON]]) -> str | None:
     own, own_half, common, common_half, rows = told
     said = _learned_nothing("test accuracy", accuracy, common, common_half, rows)
     return said or _no_better(accuracy, own, own_half, rows)
+
+
+def _no_use(results: Sequence[Mapping[str, JSON]]) -> str | None:
+    """A sentence if the mean score is no better than that of the answer that needs no input."""
+    first = main()
+    tested = any(f"test_{first.id}" in (r.get("best") or {}) for r in results)
+    name, fact = (f"test_{first.id}", _NAMES[0]) if tested else (f"common_test_{first.id}", _COMMON[0])
+    reached, least = _mean_accuracy(results, name, fact), results[0].get(fact) if results else None
+    if reached is None or least is None or first.better(reached, least):
+        return None
+    where = "test" if tested else "common test set:"
+    return (
+        f"{where} {first.name} {first.in_words(reached)} is no better than that of the {trivial()}, "
+        f"{first.in_words(least)}; look at the scale of the inputs, the learning rate and the number of rounds."
+    )
 
 
 def _mean_accuracy(results: Sequence[Mapping[str, JSON]], name: str, fact: str) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError, did_you_mean
+from fedquilt.metrics.table import main, trivial
 from fedquilt.results.tables import score_columns
 from fedquilt.storage.finished import chosen
 
@@ -78,22 +79,23 @@ def _cell(row: Row, key: str) -> str:
 
 def _majority(summary: Mapping[str, JSON], keys: Sequence[str]) -> list[PaperRow]:
     """The line of the majority class, where it is known."""
-    least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
-    cells = ["" if (value := least.get(k)) is None or math.isnan(value) else f"{100 * value:.1f}" for k in keys]
-    return [PaperRow(("Majority class", *cells), frame=True)] if any(cells) else []
+    least = {summary["measure"]: summary["majority_class"], f"common_{main().id}": summary["majority_class_common"]}
+    cells = ["" if (value := least.get(k)) is None or math.isnan(value) else main().written(value) for k in keys]
+    return [PaperRow((trivial().capitalize(), *cells), frame=True)] if any(cells) else []
 
 
 def caption_of(summary: Mapping[str, JSON]) -> str:
     """What the numbers are."""
-    seeds, clients = len(summary["seeds"]), summary["measure"] == "accuracy"
+    seeds, clients = len(summary["seeds"]), summary["measure"] == main().id
     where = "mean over clients" if clients else "global model on the common test set"
     sure = (
-        f"over {seeds} seeds; ± is the 95 % t-interval, of other columns than accuracy joined with that of the number "
-        "of test samples"
+        f"over {seeds} seeds; ± is the 95 % t-interval, for columns other than {main().short} combined with that of "
+        "the test samples"
         if seeds > 1
-        else "one seed; ± is the 95 % interval of the number of test samples"
+        else "one seed; ± is the 95 % interval due to the number of test samples"
     )
     when = chosen(summary["chosen_on"] == "validation")
-    told = f"Test scores in %, {where}, at the {when}, {sure}. MB: sent per run."
-    bold = " Bold: the highest accuracy, and all that cannot be told apart from it." * (len(summary["rows"]) > 1)
+    told = f"Test scores{' in %' * main().share}, {where}, at the {when}, {sure}. MB: sent per run."
+    best = f"the {'highest' if main().higher_is_better else 'lowest'} {main().name}"
+    bold = f" Bold: {best}, and all that are not significantly different from it." * (len(summary["rows"]) > 1)
     return told + bold

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from fedquilt.core.plain import JSON, Floats, Ints, Row
 from fedquilt.data import Federation, Stream
 from fedquilt.data.partitions.measures import MOST, label_distances, label_entropy, measures
+from fedquilt.metrics.table import main, trivial
 from fedquilt.results.looks import COLOURS as COLOURS
 from fedquilt.results.looks import Looks, looks_of
 from fedquilt.storage.files import storage
@@ -87,27 +88,33 @@ def curves_of(
                 (label, int(r), m, low, high, t)
                 for r, m, low, high, t in zip(rounds, mean, accuracy.min(0), accuracy.max(0), traffic, strict=True)
             ]
+        name = main().name
         for axis in (left, right):
             level(axis, majority)
-        left.set(xlabel="round", ylabel="test accuracy, mean over clients", title="Accuracy by round")
+        left.set(
+            xlabel="round", ylabel=f"test {name}, mean over clients", title=f"{name[0].upper()}{name[1:]} by round"
+        )
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
-        right.set(xlabel="megabytes sent up and down", title="Accuracy by traffic")
+        right.set(xlabel="megabytes sent up and down", title=f"{name[0].upper()}{name[1:]} by traffic")
         figure.legend(loc="outside lower center", ncols=min(4, len(histories)))
         return figure, rows
 
 
 def level(axis: Axes, majority: float) -> None:
-    """The accuracy of the majority class, with its name on its line; nothing where it is not known."""
+    """The score of the answer that needs no input (the majority class), with its name on its line; nothing where it is
+    not known."""
     if math.isnan(majority):
         return
     axis.axhline(majority, color="#777777", linestyle=(0, (1, 2)), linewidth=1)
     at: Any = ("axes fraction", "data")
-    axis.annotate("majority class", (1, majority), xycoords=at, ha="right", va="bottom", color="#777777", fontsize=9)
+    axis.annotate(trivial(), (1, majority), xycoords=at, ha="right", va="bottom", color="#777777", fontsize=9)
 
 
 def _series(seeds: Sequence[Sequence[Mapping[str, JSON]]]) -> tuple[Ints, Floats, Floats]:
     """Rounds at which every seed was scored, accuracies [seeds, rounds], and mean traffic so far in MB."""
-    scored = [{r["round"]: r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None} for rows in seeds]
+    scored = [
+        {r["round"]: r[f"test_{main().id}"] for r in rows if r.get(f"test_{main().id}") is not None} for rows in seeds
+    ]
     rounds = np.array(sorted(set.intersection(*map(set, scored))))
     accuracy = np.array([[s[r] for r in rounds] for s in scored])
     sent = []
@@ -123,18 +130,20 @@ def accuracy_by_traffic(rounds: Sequence[Mapping[str, JSON]], title: str, path: 
     """Test accuracy by all megabytes sent so far, up and down: those that travelled, and what they would have been
     without codecs."""
     wire, raw = (np.cumsum([r[f"{k}_up"] + r[f"{k}_down"] for r in rounds]) / 1e6 for k in ("bytes", "raw"))
-    scored = [i for i, row in enumerate(rounds) if row.get("test_accuracy") is not None]
-    accuracy = [rounds[i]["test_accuracy"] for i in scored]
+    scored = [i for i, row in enumerate(rounds) if row.get(f"test_{main().id}") is not None]
+    accuracy = [rounds[i][f"test_{main().id}"] for i in scored]
     with rc_context(STYLE):
         figure, axis = subplots(figsize=(6, 4))
         axis.plot(wire[scored], accuracy, color=COLOURS[0], marker="o", markersize=3, label="sent")
         if (raw != wire).any():
             axis.plot(raw[scored], accuracy, color=COLOURS[1], linestyle="--", label="the same without codecs")
             axis.set_xscale("log")
-        axis.set(xlabel="megabytes sent up and down so far", ylabel="test accuracy, mean over clients", title=title)
+        axis.set(
+            xlabel="megabytes sent up and down so far", ylabel=f"test {main().name}, mean over clients", title=title
+        )
         axis.legend(loc="lower right")
         rows = [(rounds[i]["round"], wire[i], raw[i], a) for i, a in zip(scored, accuracy, strict=True)]
-        return save(figure, path, ("round", "megabytes", "megabytes_without_codecs", "test_accuracy"), rows)
+        return save(figure, path, ("round", "megabytes", "megabytes_without_codecs", f"test_{main().id}"), rows)
 
 
 def partition(counts: ArrayLike, names: Sequence[str], title: str, path: Path) -> Path:

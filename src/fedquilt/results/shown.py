@@ -14,13 +14,16 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt.core.plain import JSON, Row
-from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.metrics.table import headline, main, trivial
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
-from fedquilt.results.tables import names, score_columns
+from fedquilt.results.tables import ScoreColumn, names, score_columns
 from fedquilt.terminal import broken, show_table
 
-_percent = metric(PRIMARY).written
+
+def _percent(value: float | None, half: float | None = None) -> str:
+    """A value of the main metric."""
+    return main().written(value, half)
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,21 @@ class Shown:
     def __str__(self) -> str:
         screen = sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if screen else 10_000
+        text = io.StringIO()
+        console = Console(file=text, width=width, force_terminal=screen, markup=False)
+        show_table(self._fitting(width), console)
+        lines = [self.title, *(line.rstrip() for line in text.getvalue().rstrip("\n").split("\n"))]
+        return "\n".join([*lines, *([broken(self.note, width)] if self.note else [])])
+
+    def _fitting(self, width: int) -> Table:
+        """The table without the columns for which this width has no room."""
         kept = [i for i in range(len(self.columns)) if i not in self.minor or width >= 32 + 12 * len(self.columns)]
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
         for i in kept:
             table.add_column(self.columns[i], justify="right" if i else "left", no_wrap=i > 0, overflow="fold")
         for place, row in enumerate(self.rows):
             table.add_row(*(row[i] for i in kept), style="bold" if place in self.bold else "")
-        text = io.StringIO()
-        console = Console(file=text, width=width, force_terminal=screen, markup=False)
-        show_table(table, console)
-        lines = [self.title, *(line.rstrip() for line in text.getvalue().rstrip("\n").split("\n"))]
-        return "\n".join([*lines, *([broken(self.note, width)] if self.note else [])])
+        return table
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
@@ -86,27 +93,25 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
     rows = sorted(summary["rows"], key=lambda row: not row["frame"])
     scores = [c for c in score_columns() if any(row.get(c.key) is not None for row in rows)]
     won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
-    least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
-    lines = [("majority class", *(_percent(least.get(c.key), None) for c in scores), "", "")]
-    lines += [
-        (
-            row["display"],
-            *(c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in scores),
-            f"{row['megabytes_up'] + row['megabytes_down']:.1f}",
-            f"{row['seconds']:.1f}",
-        )
-        for row in rows
-    ]
+    least = {summary["measure"]: summary["majority_class"], f"common_{main().id}": summary["majority_class_common"]}
+    lines = [(trivial(), *(_percent(least.get(c.key), None) for c in scores), "", "")]
+    lines += [_line(row, scores) for row in rows]
     best = {won["method"], *won["tied"]} if won["versus"] else set()
     seeds, called = len(summary["seeds"]), names(summary)
     return Shown(
-        f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %",
+        f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; {headline()}",
         ("method", *(c.label for c in scores), "MB", "sec"),
         tuple(lines),
         frozenset(i for i, row in enumerate(rows, 1) if row["method"] in best),
-        f"Highest: {called[won['method']]}. {apart(won, called)}" if won["versus"] else "",
+        f"Best: {called[won['method']]}. {apart(won, called)}" if won["versus"] else "",
         frozenset(i for i, c in enumerate(scores, 1) if c.metric.minor),
     )
+
+
+def _line(row: Row, scores: Sequence[ScoreColumn]) -> tuple[str, ...]:
+    """A method's scores, megabytes and seconds."""
+    told = (c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in scores)
+    return row["display"], *told, f"{row['megabytes_up'] + row['megabytes_down']:.1f}", f"{row['seconds']:.1f}"
 
 
 def sweep_shown(rows: Sequence[Row]) -> Shown:
@@ -132,4 +137,4 @@ def sweep_shown(rows: Sequence[Row]) -> Shown:
     )
     bold = frozenset(i for i, row in enumerate(ordered) if row["best"])
     columns = ("point", "validation", "round", "MB", "sec")
-    return Shown(f"{len(lines)} points; accuracy in %", columns, tuple(lines), bold, told)
+    return Shown(f"{len(lines)} points; {headline()}", columns, tuple(lines), bold, told)

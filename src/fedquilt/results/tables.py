@@ -13,7 +13,7 @@ import numpy as np
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.energy import in_words, per_run
-from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
+from fedquilt.metrics.table import ROWS_HALF, Metric, main, metrics, trivial
 from fedquilt.results.clusters import LOG
 from fedquilt.results.majority import at_majority
 from fedquilt.results.statistics.beside import beside, winner
@@ -21,7 +21,7 @@ from fedquilt.results.statistics.intervals import interval
 from fedquilt.results.statistics.paired import Accuracies, Paired, versus
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import RunView
-from fedquilt.storage.finished import modes_line, modes_over, validated
+from fedquilt.storage.finished import modes_line, modes_of, modes_over, validated
 
 Constants = Mapping[int, Mapping[ClientId, float]]  # by seed, each client's accuracy with its commonest label
 FRAME = ("local_only", "centralised")  # the lower and the upper frame of a table
@@ -45,7 +45,7 @@ def summary_of(views: Sequence[RunView], constant: Constants, target: float, com
     """
     methods = by_label(views)
     clients = any(map(_tested, views))
-    measure = "accuracy" if clients else "common_accuracy"
+    measure = main().id if clients else f"common_{main().id}"
     scores = {label: [view.chosen if clients else _common(view) for view in group] for label, group in methods.items()}
     rows = _rows(methods, scores, constant if clients else {}, target, clients)
     first = next(iter(methods))
@@ -86,28 +86,29 @@ def _rows(
     ]
 
 
-def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, dict[str, str]]:
+def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, Row]:
     """What is said of methods beside their numbers: of their modes, of energy, and where they learned nothing."""
-    found: dict[str, dict[str, str]] = {"modes": {}, "energy": {}, "doubts": {}}
+    found: dict[str, Row] = {"modes": {}, "mode_scores": {}, "energy": {}, "doubts": {}}
     for label, group in methods.items():
         results = [view.result for view in group]
         found["energy"][label] = in_words(per_run([result.get("energy") or {} for result in results]))
-        said = {"modes": modes_line(modes_over([result["best"] for result in results])), "doubts": at_majority(results)}
-        for kind, line in said.items():
-            if line is not None:
-                found[kind][label] = line
+        means = modes_over([result["best"] for result in results])
+        said = {"modes": modes_line(means), "mode_scores": modes_of(means), "doubts": at_majority(results)}
+        for kind, told in said.items():
+            if told is not None:
+                found[kind][label] = told
     return found
 
 
 def _tested(view: RunView) -> bool:
     """Whether its clients have test scores."""
-    return view.result.get("best", {}).get("test_accuracy") is not None
+    return view.result.get("best", {}).get(f"test_{main().id}") is not None
 
 
 def _common(view: RunView) -> dict[ClientId, float]:
     """The accuracy on the common test set at the chosen round, as that of one client; nothing without a global
     model."""
-    found = view.result.get("best", {}).get("common_test_accuracy")
+    found = view.result.get("best", {}).get(f"common_test_{main().id}")
     return {} if found is None else {"common": found}
 
 
@@ -115,10 +116,11 @@ def scored(view: RunView, clients: bool = True) -> list[Row]:
     """The rows of its rounds; if it is judged by the common test set, with that in the place of clients' scores."""
     if clients:
         return view.rounds
-    names = {f"test_{name}": f"common_test_{name}" for name in ("accuracy", "loss")}
+    first = main().id
+    names = {f"test_{name}": f"common_test_{name}" for name in (first, "loss")}
     return [
-        {**row, **{name: row[other] for name, other in names.items() if other in row}, "test_accuracy_std": 0.0}
-        if "common_test_accuracy" in row
+        {**row, **{name: row[other] for name, other in names.items() if other in row}, f"test_{first}_std": 0.0}
+        if f"common_test_{first}" in row
         else row
         for row in view.rounds
     ]
@@ -159,14 +161,16 @@ class ScoreColumn:
 
 
 def score_columns() -> list[ScoreColumn]:
-    """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst tenth of
-    the clients, where it has these."""
+    """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst 10 % of
+    clients, where it has these."""
     found = []
     for m in metrics("table"):
-        first = m.id == PRIMARY
+        first = m.id == main().id
         lead = "" if first else f"{m.short}, "
         half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test samples")
-        told = f"{m.help}; mean over clients at the round that validation chose, ± 95 % over {sure}".removeprefix("; ")
+        told = f"{m.help}; mean over clients at the round selected on validation data, ± 95 % over {sure}".removeprefix(
+            "; "
+        )
         found.append(ScoreColumn(m.id, f"test_{m.id}", m, m.short, told, half))
         if "common" in m.summaries:
             told = (
@@ -176,12 +180,17 @@ def score_columns() -> list[ScoreColumn]:
             found.append(ScoreColumn(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
         if "worst10" in m.summaries:
             told = (
-                f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test samples; the worst of "
+                f"mean {m.name} worst 10 % of clients of the clients, ± 95 % over seeds and test samples; the worst of "
                 "many unsure scores look a little worse than they are"
             )
             key = "worst10" if first else f"{m.id}_worst10"
             found.append(ScoreColumn(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))
     return found
+
+
+def target_told(target: float) -> str:
+    """The score that costs are counted to, in words."""
+    return f"{100 * target:g} %" if main().share else f"{target:g}"
 
 
 def names(summary: Mapping[str, JSON]) -> dict[str, str]:
@@ -209,7 +218,7 @@ def row(label: str, results: Sequence[Mapping[str, JSON]]) -> Row:
         found |= span(column.key, column.number, best)
     means = {n: float(np.mean([r.get(n, math.nan) for r in results])) for n in ("updates", *SENT, "seconds")}
     return found | {
-        "last_round_accuracy": mean_of([r["last"].get("test_accuracy") for r in results]),
+        f"last_round_{main().id}": mean_of([r["last"].get(f"test_{main().id}") for r in results]),
         "updates": means["updates"],
         **{column: means[name] / MEGABYTE for name, column in SENT.items()},
         "seconds": means["seconds"],
@@ -255,6 +264,6 @@ def as_csv(rows: Sequence[Mapping[str, JSON]], majority: float, common: float | 
     names = [n for n in rows[0] if n not in ("digests", "display") and any(row.get(n) is not None for row in rows)]
     writer = csv.DictWriter(text, names, extrasaction="ignore")
     writer.writeheader()
-    writer.writerow({"method": "majority class", "accuracy": majority, "common_accuracy": common})
+    writer.writerow({"method": trivial(), main().id: majority, f"common_{main().id}": common})
     writer.writerows(rows)
     return text.getvalue()

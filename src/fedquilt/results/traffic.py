@@ -53,7 +53,9 @@ def model_bytes(method: Method) -> int | None:
 def summary(folder: Path) -> Row:
     """The traffic of a run in all: by exchange, direction and part; and what plain FedAvg would have sent."""
     if not (folder / TRAFFIC).exists():
-        raise InputError(f"'{folder}' holds no log of traffic. Is it the folder of a run, and has a round been played?")
+        raise InputError(
+            f"'{folder}' holds no log of traffic. Is it the folder of a run, and has a round been finished?"
+        )
     rows = read(folder, TRAFFIC)
     totals = {"raw_up": 0, "wire_up": 0, "raw_down": 0, "wire_down": 0}
     parts: dict[tuple[str, str, str], list[int]] = {}

@@ -14,10 +14,11 @@ import numpy as np
 
 from fedquilt.config.settings import MethodChoice, named
 from fedquilt.config.shown import shown, shown_of
+from fedquilt.config.tasks import use_task_of
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
-from fedquilt.metrics.table import PRIMARY, metrics
+from fedquilt.metrics.table import main, metrics
 from fedquilt.own_code import short
 from fedquilt.results.looks import Look
 from fedquilt.results.statistics.targets import joules_by_round
@@ -40,7 +41,7 @@ class ClientScores:
         """Each client's accuracy after a round."""
         if round not in self.rounds:
             return {}
-        column = self.values[PRIMARY][:, self.rounds.index(round)].tolist()
+        column = self.values[main().id][:, self.rounds.index(round)].tolist()
         return {c: v for c, v in zip(self.clients, column, strict=True) if v == v}
 
     def last(self) -> dict[ClientId, float]:
@@ -181,7 +182,7 @@ class RunView:
     @property
     def _unscored(self) -> list[list[int]]:
         """Rounds that were scored and have no clients' samples."""
-        scored = {row["round"] for row in self.rounds if row.get("test_accuracy") is not None}
+        scored = {row["round"] for row in self.rounds if row.get(f"test_{main().id}") is not None}
         return spans(scored - set(self.scored.rounds))
 
     @property
@@ -210,10 +211,11 @@ def views_in(folder: Path) -> list[RunView]:
     """The run, or the runs of the comparison, in a folder; also those that a comparison has not begun."""
     if (folder / "config.toml").is_file():
         view = RunView(folder, folder.name, 0)
+        use_task_of(view.config)
         return [RunView(folder, view.kind, int(view.config.get("seed", 0)), _method_in(view.config))]
     planned = read_json(folder / CELLS).get("cells", [])
     if planned:
-        return [RunView(folder / c["folder"], c["label"], c["seed"], c.get("display", "")) for c in planned]
+        return _of_task([RunView(folder / c["folder"], c["label"], c["seed"], c.get("display", "")) for c in planned])
     found = []
     for place in sorted(folder.glob("*/config.toml")):
         label, _, seed = place.parent.name.rpartition("-seed")
@@ -224,7 +226,13 @@ def views_in(folder: Path) -> list[RunView]:
             f"'{folder}' is neither the folder of a run (it has no config.toml) nor of a comparison (it has no runs). "
             "Give a folder that 'fedquilt run', 'fedquilt compare' or 'fedquilt sweep' made."
         )
-    return found
+    return _of_task(found)
+
+
+def _of_task(views: list[RunView]) -> list[RunView]:
+    """The same; from here on the metrics are those of their task."""
+    use_task_of(next((view.config for view in views if view.config), {}))
+    return views
 
 
 def _method_in(config: Row) -> str:

@@ -239,8 +239,9 @@ class ExchangeRun:
             reasons = "; ".join(f"client {q.client!r}: {q.reason.rstrip('.')}" for q in self.log.quarantined[:3])
             where = f"round {self.rounds.done + 1}, exchange '{self.exchange.name}'"
             raise RoundError(
-                f"{where}: {usable} of {len(self.cohort)} clients gave a usable reply, at least {self._least} needed. "
-                f"{reasons}{'. ' if reasons else ''}A smaller min_replies asks for fewer."
+                f"{where}: {usable} of {len(self.cohort)} clients returned a usable reply, at least "
+                f"{self._least} needed. "
+                f"{reasons}{'. ' if reasons else ''}Lower min_replies to require fewer."
             )
 
 
@@ -257,16 +258,16 @@ def received(
     """What travelled, the upload in it, and what that weighs; raises unless all of it can be used, for every method and
     on every engine.
 
-    In this order: the frame, the number of examples (of a client with so many ``rows``), the client's own new state,
+    In this order: the frame, the number of samples (of a client with so many ``rows``), the client's own new state,
     the codec, finite numbers, what the record declares of its fields, and what the method's ``check`` knows of them.
     """
     wire = unpack(outcome.upload, limits=limits)
     if not isinstance(wire, Wire):
         raise ValueError("malformed: not an upload")
     if type(wire.samples) is not int or not 0 < wire.samples <= MOST_SAMPLES:
-        raise ValueError(f"absurd weight: {shown(wire.samples)} examples")
+        raise ValueError(f"invalid weight: {shown(wire.samples)} samples")
     if wire.samples > rows > 0:
-        raise ValueError(f"absurd weight: {wire.samples} examples of a client that has {rows}")
+        raise ValueError(f"invalid weight: {wire.samples} samples of a client that has {rows}")
     if not outcome.sound:
         raise ValueError("non-finite numbers in the client's own state; try a smaller learning rate")
     upload = exchange.codec.decode(wire.upload, sent)
@@ -290,7 +291,7 @@ def _check_cohort(asked: Iterable[ClientId], known: frozenset[ClientId]) -> None
     seen: set[ClientId] = set()
     for client in asked:
         if client not in known:
-            raise InputError(f"client {client!r} is asked, but is not in the federation.")
+            raise InputError(f"client {client!r} is selected, but is not in the federation.")
         if client in seen:
-            raise InputError(f"client {client!r} is asked twice.")
+            raise InputError(f"client {client!r} is selected twice.")
         seen.add(client)

@@ -111,7 +111,7 @@ class RoundLog:
         return {q.client for q in self.quarantined}
 
     def metrics(self) -> dict[str, Any]:
-        """The numbers of the round: clients, trainings, their loss weighted by examples, and bytes."""
+        """The numbers of the round: clients, trainings, their loss weighted by samples, and bytes."""
         losses = [(v.samples, v.loss) for v in self.updates if v.loss is not None]
         return {
             "clients": len({v.client for v in self.updates}),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from fedquilt.core.exchange import Exchange, Method, Reply
+from fedquilt.core.exchange import Exchange, Method, Reply, Sifted
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.errors import ExchangeError, InputError, RoundError
@@ -101,21 +101,7 @@ class Handles(MemorySlots):
         return {client: handle.hex() for client, handle in self.frames.items()}
 
 
-class Sifted(Protocol):
-    """The replies that count; who is left out, and why; whose replies count for less, and how; and what to know in
-    later rounds, as JSON has it."""
-
-    @property
-    def kept(self) -> list[Reply]: ...
-    @property
-    def odd(self) -> dict[ClientId, str]: ...
-    @property
-    def bounded(self) -> dict[ClientId, str]: ...
-    @property
-    def past(self) -> dict[str, Any]: ...
-
-
-class Checks(Protocol):
+class ReplyChecks(Protocol):
     """What leaves out replies that stand out from their cohort."""
 
     def sift(self, replies: Sequence[Reply], past: Mapping[str, Any], round: int, exchange: str) -> Sifted:
@@ -164,7 +150,7 @@ class Rounds:
         min_replies: float = 0.5,
         growth: float = GROWTH,
         past: Mapping[str, Any] | None = None,
-        checks: Checks | None = None,
+        checks: ReplyChecks | None = None,
         attackers: Forging | None = None,
     ) -> None:
         self.checks, self.attackers = checks, attackers
@@ -173,8 +159,8 @@ class Rounds:
         settings: Any = getattr(type(method), "__dataclass_params__", None)
         if settings is not None and not settings.frozen:
             raise InputError(
-                f"{type(method).__name__} is a dataclass that can change, so engines could disagree. "
-                "Make it @dataclass(frozen=True) and keep what changes in the server's or a client's state."
+                f"{type(method).__name__} is a mutable dataclass, so engines could disagree. "
+                "Make it @dataclass(frozen=True), and keep what changes in the server or client state."
             )
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
@@ -271,8 +257,9 @@ class Rounds:
             return
         if self._void + 1 >= MOST_VOID:
             raise RoundError(
-                f"round {self.done + 1}: {reason}. So it was in {MOST_VOID} rounds in a row. The last good state is "
-                "kept. Try a smaller learning rate, or look into dropped.jsonl for clients to leave out."
+                f"round {self.done + 1}: {reason}. This happened in {MOST_VOID} consecutive rounds. The last "
+                "valid state "
+                "is kept. Try a smaller learning rate, or check dropped.jsonl for clients to exclude."
             )
         self._void, log.void = self._void + 1, reason
 

@@ -55,7 +55,7 @@ class Scale:
             if norm > limit:
                 so_far = "nothing" if usual[part] is None else f"{usual[part]:.3g}"
                 raise Unsound(
-                    f"the server's state would leave the scale of its past: the norm of '{part}' would be {norm:.3g}, "
+                    f"the server's state would be out of scale: the norm of '{part}' would be {norm:.3g}, "
                     f"so far {so_far}, and {limit:.3g} is the limit"
                 )
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedquilt.config.codecs import check_codecs, with_codecs
 from fedquilt.config.config import Config, Kinded, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
-from fedquilt.config.data import made
-from fedquilt.config.options import is_term
+from fedquilt.config.options import is_term, made
+from fedquilt.config.tasks import task_of
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net, logits_of
@@ -20,6 +21,7 @@ from fedquilt.core.objective import Objective, Term
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided
+from fedquilt.core.task import Task
 from fedquilt.core.train import InTurn, constant
 from fedquilt.errors import ConfigError, FedquiltError, InputError
 from fedquilt.methods.fedavg import FedAvg
@@ -27,7 +29,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
 from fedquilt.own_code import own_errors, short, told
-from fedquilt.pieces.objectives import own_loss
+from fedquilt.pieces.objectives import cross_entropy, own_loss
 from fedquilt.pieces.robust.attackers import Attackers
 from fedquilt.pieces.robust.cohort import CohortChecks
 from fedquilt.registry import lookup
@@ -50,19 +52,42 @@ def method_of(config: Config, federation: Divided) -> Method:
     if config.script is not None:
         found: Method = config.script.made("method")
         return found
-    shape = row_shape(federation)
-    net = net_called(config.model.kind, shape, federation.classes or 2, **config.model.options)
-    train = config.train
-    if train.precision != net.precision:
-        net = replace(net, precision=train.precision)
-    if config.engine.capture != net.capture:
-        net = replace(net, capture=config.engine.capture)
+    net = _network(config, federation)
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)
-    loss = None if train.loss is None else _loss(train.loss)
-    settings = {
-        "objective": net if loss is None else Objective(net, (loss,)),
+    loss = None if config.train.loss is None else _loss(config.train.loss)
+    objective = net if loss is None else Objective(net, (loss,))
+    method = _made(config, {"objective": objective, **_training(config)}, given)
+    if loss is not None and any(loss not in terms for terms in _terms(method)):
+        raise InputError(
+            f"train.loss: {short(config.method.kind)} has its own loss, which would replace yours. "
+            "Remove train.loss, or use another method."
+        )
+    if federation.classes is None and not getattr(method, "reconstructs", False):
+        raise InputError(
+            f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
+            "learns without: podfcssv, fedmae, mae_alone, mae_pooled."
+        )
+    check_task(method, federation)
+    return with_codecs(method, config)
+
+
+def _network(config: Config, federation: Divided) -> Net:
+    """The network for rows of this shape, which computes as the settings say."""
+    net = net_called(config.model.kind, row_shape(federation), federation.classes or 2, **config.model.options)
+    precision, capture = config.train.precision, config.engine.capture
+    task = fitted_task(config, federation)
+    if task is not None:
+        refuse_classes(lookup("method", config.method.kind).load(), short(config.method.kind), task)
+    same = (precision, capture, task) == (net.precision, net.capture, None)
+    return net if same else replace(net, precision=precision, capture=capture, task=task)
+
+
+def _training(config: Config) -> Row:
+    """How clients train, and which, by the names of FedAvg's arguments."""
+    train = config.train
+    return {
         "optimizer": made("optimizer", train.optimizer, "train.optimizer"),
         "schedule": constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
         "epochs": train.epochs,
@@ -71,20 +96,56 @@ def method_of(config: Config, federation: Divided) -> Method:
         "clip": train.clip,
         "cohort": _cohort(config),
         **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
-        **({} if train.loop is None else {"client_update": lookup("loop", train.loop).load()}),
+        **({} if train.loop is None else {"client_update": made("loop", train.loop, "train.loop")}),
     }
-    method = _made(config, settings, given)
-    if loss is not None and any(loss not in terms for terms in _terms(method)):
+
+
+def fitted_task(config: Config, federation: Divided) -> Task | None:
+    """The task with the numbers that training targets gave it; None for one class label for each row."""
+    known: Any = federation
+    found: Task | None = getattr(known, "task", None)
+    if found is not None:
+        return found
+    asked = task_of(config.task)
+    told: Row = getattr(known, "task_numbers", None) or {}
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+    found = asked if asked is None or not given else replace(asked, **given)
+    lacking = [] if found is None else [f"task.{name}" for name, value in found.numbers().items() if value is None]
+    if lacking:
         raise InputError(
-            f"train.loss: {short(config.method.kind)} has a loss of its own, which would take the place of yours. "
-            "Leave train.loss out, or take another method."
+            f"{' and '.join(lacking)}: the rows are at sites of their own, so nobody knows their targets. Give the "
+            "numbers in the recipe: [task] centre = 50.0, scale = 10.0."
         )
-    if federation.classes is None and not getattr(method, "reconstructs", False):
+    return found
+
+
+def check_task(method: Method, federation: Divided) -> None:
+    """Raise unless the method can learn the task of these data, and its network is for that task."""
+    net, known = getattr(method, "net", None), getattr(federation, "task", None)
+    task: Task | None = getattr(net, "task", None)
+    if known is not None and task is None:
         raise InputError(
-            f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
-            "learns without: podfcssv, fedmae, mae_alone, mae_pooled."
+            f"The data are for {known.name}, and the network makes scores of classes. Give it the task of the data: "
+            "Net.of(...).for_task(federation.task)."
         )
-    return with_codecs(method, config)
+    if task is None or task.kind == "classification":
+        return
+    name = type(method).__name__
+    refuse_classes(method, name, task)
+    if any(cross_entropy in terms for terms in _terms(method)):
+        raise InputError(
+            f"{name} has the loss cross_entropy, and the task is {task.name}. Give it the network alone, or its "
+            "task as the term: Objective(net, (net.task,))."
+        )
+
+
+def refuse_classes(method: object, name: str, task: Task) -> None:
+    """Raise if a method, or its class, says that it learns nothing but one class label for each row."""
+    needs = getattr(method, "needs_classes", "")
+    if getattr(method, "reconstructs", False) is True:
+        needs = "learns features without targets"
+    if needs and isinstance(needs, str) and task.kind != "classification":
+        raise InputError(f"{name} {needs}, so it cannot be used for {task.name}. Take another method.")
 
 
 def _loss(choice: Kinded) -> Term:
@@ -111,35 +172,51 @@ def _terms(method: Method) -> Iterator[tuple[Term, ...]]:
 
 
 def _made(config: Config, settings: Row, given: Row) -> Method:
-    """The method from its maker; one of the user's own is given what it takes, or FedAvg as its ``base``."""
+    """The method from its maker."""
     entry = lookup("method", config.method.kind)
     maker = entry.load()
     name, takes = short(config.method.kind), inspect.signature(maker).parameters
-    anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-    if "client_update" in settings and not (anything or takes.keys() & {"client_update", "base"}):
-        raise InputError(f"train.loop: {name} has no place for a training loop of your own. Take another method.")
+    if "client_update" in settings and not (_takes_anything(takes) or takes.keys() & {"client_update", "base"}):
+        raise InputError(f"train.loop: {name} does not support a custom training loop. Use another method.")
     method: Method
     if not entry.own:
         method = maker(**settings, **given)
         return method
-    if "base" in takes and "objective" not in takes:
-        common = {n: given.pop(n) for n in ("aggregate", "shared_start") if n in given}
-        settings = {"base": FedAvg(**settings, **common)}
-    elif not anything:
-        lost = [f"train.{n}" for n in settings if n not in takes and n in config.train.model_fields_set]
-        lost += ["cohort"] if "cohort" not in takes and config.cohort != type(config.cohort)() else []
-        if lost or "objective" not in takes:
-            missing = ", ".join(lost) or "the network"
-            raise InputError(
-                f"{name} has no place for {missing}. A method takes objective (the network) and what it should get of "
-                "[train] and [cohort] by name, **settings for all of it, or base, which is FedAvg with all of it."
-            )
-        settings = {n: value for n, value in settings.items() if n in takes}
+    settings, given = _for_own(name, takes, config, settings, given)
     with own_errors(f"The method {name}"):
         method = maker(**settings, **given)
     if not hasattr(method, "exchanges"):
-        raise InputError(f"{name} gave a {type(method).__name__}, which is no method: it has no exchanges().")
+        raise InputError(f"{name} gave a {type(method).__name__}, which is not a method: it has no exchanges().")
     return method
+
+
+def _takes_anything(takes: Mapping[str, inspect.Parameter]) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in takes.values())
+
+
+def _for_own(
+    name: str, takes: Mapping[str, inspect.Parameter], config: Config, settings: Row, given: Row
+) -> tuple[Row, Row]:
+    """Settings and options for a method of the user's own: what it takes by name, or FedAvg as its ``base``."""
+    if "base" in takes and "objective" not in takes:
+        common = {n: given[n] for n in ("aggregate", "shared_start") if n in given}
+        return {"base": FedAvg(**settings, **common)}, {n: v for n, v in given.items() if n not in common}
+    if _takes_anything(takes):
+        return settings, given
+    lost = [n for n in _asked_for(config, settings) if n.removeprefix("train.") not in takes]
+    if lost or "objective" not in takes:
+        missing = ", ".join(lost) or "the network"
+        raise InputError(
+            f"{name} has no place for {missing}. A method takes objective (the network) and what it should get of "
+            "[train] and [cohort] by name, **settings for all of it, or base, which is FedAvg with all of it."
+        )
+    return {n: value for n, value in settings.items() if n in takes}, given
+
+
+def _asked_for(config: Config, settings: Row) -> list[str]:
+    """What the recipe itself says of local training and the cohort."""
+    train = [f"train.{n}" for n in settings if n in config.train.model_fields_set]
+    return train + (["cohort"] if config.cohort != type(config.cohort)() else [])
 
 
 def row_shape(federation: Divided) -> tuple[int, ...]:
@@ -179,19 +256,18 @@ def run_of(
     if given is None and config.script is not None:
         config.script.refuse()
     data = federation if federation is not None else federation_of(config)
+    if given is not None:
+        check_task(given.method, data)
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
-    method = method_of(config, data) if given is None else given.method
+    objects = _objects(config, data, engine) if given is None else given
+    method = objects.method
     tell_whole_numbers(method, data)
     if not engine.keeps_states:
-        scored = given is None or given.score is classify
-        check_fits(method, data, getattr(method, "batch_size", config.train.batch_size), scored)
+        check_fits(method, data, getattr(method, "batch_size", config.train.batch_size), objects.score is classify)
         check_codecs(method, data, Seed(config.seed))
-    if fresh and folder is not None and folder.exists():
-        RunFolder(folder).remove()
     if folder is not None:
         config = from_anywhere(config) if given is None else given.told(config, data)
-        write_code(folder, config.model_dump(exclude={"script"}))
-        write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
+        _lay_out(folder, config, fresh)
     return Run(
         method,
         data,
@@ -203,19 +279,32 @@ def run_of(
         snapshots=config.snapshot,
         folder=None if folder is None else RunFolder(folder, states_elsewhere=engine.keeps_states),
         identity="" if folder is None else config.identity(),
-        score=classify if given is None else given.score,
+        score=objects.score,
         personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints,
         stages=config.output.stages,
         min_replies=config.cohort.min_replies,
         max_growth=config.cohort.max_growth,
-        checks=_checks(config) if given is None else given.checks,
-        attackers=_attackers(config, engine) if given is None else given.attackers,
+        checks=objects.checks,
+        attackers=objects.attackers,
         network=config.network,
-        callbacks=(*callbacks_of(config), *trackers_of(config, folder), *(() if given is None else given.callbacks)),
+        callbacks=(*callbacks_of(config), *trackers_of(config, folder), *objects.callbacks),
         meter=meter if config.meters.energy else Meter(why=OFF),
         withhold_test=config.output.withhold_test,
     )
+
+
+def _objects(config: Config, data: Divided, engine: Engine) -> Given:
+    """What the settings make of a run that a script may give instead."""
+    return Given(method_of(config, data), checks=_checks(config), attackers=_attackers(config, engine))
+
+
+def _lay_out(folder: Path, config: Config, fresh: bool) -> None:
+    """The run's folder, with its settings and the user's own code; what was there is removed for a ``fresh`` run."""
+    if fresh and folder.exists():
+        RunFolder(folder).remove()
+    write_code(folder, config.model_dump(exclude={"script"}))
+    write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
 
 
 def from_anywhere(config: Config) -> Config:
@@ -296,20 +385,27 @@ def _check_first_step(method: Method, data: Divided, scored: bool) -> None:
             where = _row_told(tuple(row.x.shape[1:]), data)
             raise InputError(f"The model cannot take a row of these data{where} It failed: {told(error)}") from error
         if scored and data.classes is not None and not getattr(method, "reconstructs", False):
-            _check_scores(tuple(logits_of(out).shape), data.classes)
+            _check_scores(tuple(logits_of(out).shape), data.classes, net.task)
 
 
 def _row_told(shape: tuple[int, ...], data: Divided) -> str:
     """What a row is made of, and how a network of the user's own gets to know it."""
     table = getattr(data, "preparation", None)
-    made = f" ({table.told()})" if isinstance(table, PerColumn) else ""
+    made = f" ({table.describe()})" if isinstance(table, PerColumn) else ""
     told = "'features' of a model gets their number" if len(shape) == 1 else "'shape' of a model gets it"
     size = f"of {shape[0]} inputs" if len(shape) == 1 else f"of the shape {shape}"
     return f", {size}{made}; an argument {told}."
 
 
-def _check_scores(shape: tuple[int, ...], classes: int) -> None:
+def _check_scores(shape: tuple[int, ...], classes: int, task: Task | None) -> None:
     """A network of the user's own has a last layer of its own."""
+    if task is not None and task.kind != "classification":
+        if shape != (1, classes):
+            raise InputError(
+                f"For {task.name} of these data a model makes {classes} numbers of a row, and this one makes "
+                f"the shape {shape} instead of (1, {classes}). An argument 'classes' of a model gets their number."
+            )
+        return
     if len(shape) != 2 or shape[0] != 1 or shape[1] < classes:
         raise InputError(
             f"The data have {classes} classes, and of one row the model makes scores of the shape {shape} instead of "

@@ -125,5 +125,5 @@ class Callbacks:
 def _failed(name: str, hook: str, error: Exception) -> CallbackError:
     return CallbackError(
         f"The callback {name} failed in {hook}: {type(error).__name__}: {error}. What the last snapshot holds is kept; "
-        "correct the callback or leave it out, and the same call goes on from there."
+        "fix or remove the callback, and repeat the call to continue."
     )

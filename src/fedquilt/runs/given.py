@@ -122,23 +122,10 @@ def settings_of(engine: str | Engine, folder: Path | None, **arguments: Any) -> 
     """The settings that arguments stand for; every problem with them is told, by the argument's name. From here on the
     metrics among them are known."""
     raw: dict[str, Any] = {"snapshot": {"seconds": 0.0}, "name": _name(folder)}
-    known = [*_SETTINGS, *OBJECTS, "metrics"]
-    unknown = [f"{n}: unknown argument{did_you_mean(n, known)}" for n in arguments if n not in known]
-    unknown += [
-        f"{n}: should be {kind.__name__}(...), got {arguments[n]!r:.60}"
-        for n, kind in OBJECTS.items()
-        if not isinstance(arguments.get(n), kind | None)
-    ]
+    unknown = _misused(arguments)
     own = _metrics(arguments.get("metrics") or (), unknown)
     chosen = {"engine": engine} if isinstance(engine, str) else {}
-    for name, value in {**chosen, **arguments}.items():
-        if name not in _SETTINGS or value is None:
-            continue
-        *sections, leaf = _SETTINGS[name].split(".")
-        place = raw
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[leaf] = list(value) if isinstance(value, tuple | range) else value
+    _put(raw, {_SETTINGS[n]: v for n, v in {**chosen, **arguments}.items() if n in _SETTINGS and v is not None})
     try:
         config = parse(raw, "arguments", unknown)
     except ConfigError as error:
@@ -146,6 +133,27 @@ def settings_of(engine: str | Engine, folder: Path | None, **arguments: Any) -> 
         raise ConfigError([_renamed(problem, names) for problem in error.problems], "arguments") from error
     use(own)
     return config
+
+
+def _misused(arguments: Mapping[str, Any]) -> list[str]:
+    """Arguments that there are not, and objects of another kind."""
+    known = [*_SETTINGS, *OBJECTS, "metrics"]
+    unknown = [f"{n}: unknown argument{did_you_mean(n, known)}" for n in arguments if n not in known]
+    return unknown + [
+        f"{n}: should be {kind.__name__}(...), got {arguments[n]!r:.60}"
+        for n, kind in OBJECTS.items()
+        if not isinstance(arguments.get(n), kind | None)
+    ]
+
+
+def _put(raw: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Values into the sections of their settings."""
+    for setting, value in values.items():
+        *sections, leaf = setting.split(".")
+        place = raw
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[leaf] = list(value) if isinstance(value, tuple | range) else value
 
 
 def _metrics(given: object, problems: list[str]) -> list[Metric]:

@@ -43,6 +43,7 @@ class Inputs:
             kept; None where nothing prepares it, and for the columns of tables, which preparation.json tells.
         reading: What the numbers stand for.
         elsewhere: Whether clients' states are at their own sites.
+        task_numbers: What the task took from training targets.
     """
 
     shape: tuple[int, ...]
@@ -54,6 +55,7 @@ class Inputs:
     prepare: JSON = None
     reading: Reading | None = None
     elsewhere: bool = False
+    task_numbers: Row | None = None
 
     # As much of a federation as it takes to build a method
 
@@ -107,6 +109,7 @@ def inputs_of(federation: Divided, data: str, elsewhere: bool = False) -> Inputs
         _described(first),
         getattr(first, "reading", None),
         elsewhere,
+        None if getattr(first, "task", None) is None else first.task.numbers(),
     )
 
 
@@ -157,7 +160,7 @@ def inputs_in(folder: Path, again: Callable[[], Divided]) -> Inputs:
             reading=None if reading is None else Reading.of(reading),
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it anew: --fresh.") from error
+        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it again with --fresh.") from error
 
 
 class KeptInputs(Callback):

@@ -250,7 +250,7 @@ class Preparation(Callback):
 
 
 class ResultFile(Callback):
-    """The logs as Parquet and, last of all, result.json: what was found beside the least that must be beaten, and with
+    """The logs as Parquet and, last of all, result.json: what was found beside trivial baseline, and with
     what."""
 
     def __init__(self, run: Run, folder: RunFolder) -> None:

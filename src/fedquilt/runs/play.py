@@ -19,7 +19,7 @@ from fedquilt.errors import InputError, RoundError
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.scoring import score_of
-from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.metrics.table import PRIMARY, main, metric, use_task
 from fedquilt.moved import current
 from fedquilt.pieces.robust.attackers import Attackers
 from fedquilt.pieces.robust.cohort import CohortChecks
@@ -88,6 +88,8 @@ class Run:
         self.engine, self.folder, self.identity = engine, folder, identity
         self.stop, self.snapshots = stop or Stop(), snapshots or Snapshots()
         self.min_replies, self.max_growth, self.withhold_test = min_replies, max_growth, withhold_test
+        use_task(getattr(getattr(method, "net", None), "task", None))
+        self.chosen_by = main().id if self.stop.metric == PRIMARY else self.stop.metric
         self.checks = checks
         self.attackers = None if attackers is None else attackers.against(aggregator_of(method))
         if attackers is not None:
@@ -223,13 +225,13 @@ class Run:
             "rounds": self.done,
             "stopped_early": progress["stopped"],
             **{name: progress[name] for name in kept if name in progress},
-            **({} if self.stop.metric == PRIMARY else {"chosen_by": self.stop.metric}),
+            **({} if self.chosen_by == PRIMARY else {"chosen_by": self.chosen_by}),
             "energy": self.energy.result(self.done),
             "engine": self.engine.facts(),
         }
         self._told = False
         errors = self.callbacks.end(result)
-        early = f"validation {metric(self.stop.metric).name} got no better" if progress["stopped"] else ""
+        early = f"validation {metric(self.chosen_by).name} got no better" if progress["stopped"] else ""
         self.journal.say("finished", self.done, early)
         if errors:
             raise errors[0]
@@ -323,8 +325,8 @@ class Run:
     def _compare(self, metrics: Row) -> None:
         """Is this the best round so far, and if not, for how long has none been better?"""
         progress = self.progress
-        valid, best = on_validation(metrics, self.stop.metric), progress["best_valid"]
-        if valid is None or best is None or metric(self.stop.metric).better(valid, best, self.stop.min_delta):
+        valid, best = on_validation(metrics, self.chosen_by), progress["best_valid"]
+        if valid is None or best is None or metric(self.chosen_by).better(valid, best, self.stop.min_delta):
             progress |= {"best_valid": valid, "best_round": self.done, "since_best": 0, "best": metrics}
         else:
             progress["since_best"] += 1

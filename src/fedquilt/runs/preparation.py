@@ -42,12 +42,12 @@ class Prepared:
     @property
     def facts(self) -> Row:
         """For the result of a run."""
-        return {"told": self.prepare.told(), "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
+        return {"told": self.prepare.describe(), "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the run."""
         content = {
-            "told": self.prepare.told(),
+            "told": self.prepare.describe(),
             "scope": self.prepare.scope,
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
@@ -65,7 +65,7 @@ def kept_in(folder: Path | None) -> Prepared | None:
         columns = tuple(Column(**{**c, "levels": tuple(c["levels"])}) for c in found["columns"])
         return Prepared(PerColumn(columns, found["scope"]), found["bytes_down"], found["bytes_up"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it anew: --fresh.") from error
+        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it again with --fresh.") from error
 
 
 def survey(source: Source, engine: Engine, blank: PerColumn, seed: Seed) -> Prepared:

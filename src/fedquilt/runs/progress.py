@@ -15,6 +15,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fedquilt.core.plain import JSON
+from fedquilt.metrics.table import main
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.runs.notebook import NotebookLines, display_here
 from fedquilt.terminal import console as console
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
     from fedquilt.config.config import Config
 
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
-SCORED = (
-    ("test_accuracy", "test accuracy"),
-    ("common_test_accuracy", "accuracy on the common test set"),
-    ("valid_accuracy", "validation accuracy"),
-    ("common_valid_accuracy", "validation accuracy"),
-)
+
+
+def scored() -> tuple[tuple[str, str], ...]:
+    """The scores that a bar may show, the first choice first, by name."""
+    first = main()
+    return (
+        (f"test_{first.id}", f"test {first.name}"),
+        (f"common_test_{first.id}", f"{first.name} on the common test set"),
+        (f"valid_{first.id}", f"validation {first.name}"),
+        (f"common_valid_{first.id}", f"validation {first.name}"),
+    )
 
 
 def span(seconds: float) -> str:
@@ -115,10 +121,11 @@ def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
 
     Where test scores are withheld, or clients have no test samples, the accuracy is the next one there is, by name.
     """
-    if not any(name in metrics for name, _ in (("test_loss", ""), *SCORED)):
+    known = scored()
+    if not any(name in metrics for name, _ in (("test_loss", ""), *known)):
         return ""
     shown = []
-    first = next((pair for pair in SCORED if metrics.get(pair[0]) is not None), SCORED[0])
+    first = next((pair for pair in known if metrics.get(pair[0]) is not None), known[0])
     for name, label in (first, ("train_loss", "training loss"), ("bank", "bank")):
         value = metrics.get(name)
         if value is not None:

@@ -52,7 +52,9 @@ class Snapshot:
 
     def _current(self) -> Rounds:
         if self._rounds.done != self.round:
-            raise InputError(f"The run has gone on to round {self._rounds.done}; ask a snapshot before the next round.")
+            raise InputError(
+                f"The run has already reached round {self._rounds.done}; use a snapshot before the next round."
+            )
         return self._rounds
 
     @property

@@ -164,7 +164,7 @@ def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> lis
     """
     views = [view for view in views_in(folder) if view.rounds]
     if not views:
-        raise InputError(f"No run of '{folder}' has played a round yet.")
+        raise InputError(f"No run of '{folder}' has finished a round yet.")
     found = []
     for view in views:
         clock = VirtualClock(network_of(view, changes))

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedquilt.core.plain import JSON, Floats, Row
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.metrics.clusters import churn, tree_distances
-from fedquilt.metrics.table import PRIMARY, Metric, metric, metrics
+from fedquilt.metrics.table import Metric, headline, main, metrics
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.results.clusters import LOG, clusters_in, cut_between, history, members_words, placed_words, tree_clusters
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots
@@ -72,7 +72,7 @@ def clusters_table(found: Mapping[str, JSON]) -> None:
     """In the terminal."""
     _scores(found)
     for row in found["clusters"]:
-        say(f"cluster {row['cluster']}: {members_words(row['members']) or 'nobody'}")
+        say(f"cluster {row['cluster']}: {members_words(row['members']) or 'none'}")
     _met(found)
     known = {n: v for n, v in found["measures"].items() if v is not None}
     if known:
@@ -88,11 +88,11 @@ def clusters_table(found: Mapping[str, JSON]) -> None:
 
 def _scores(found: Mapping[str, JSON]) -> None:
     """The scores of each cluster's clients."""
-    title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
+    title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; {headline()}"
     strengths = any(row.get("lambda") is not None for row in found["clusters"])
-    first, others = metric(PRIMARY), [m for m in metrics("table") if m.id != PRIMARY]
+    first, others = main(), [m for m in metrics("table") if m.id != main().id]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    names = ("cluster", "size", "accuracy", "std", "least", *(m.short for m in others), "majority", "far", "lambda")
+    names = ("cluster", "size", first.short, "std", "least", *(m.short for m in others), "majority", "far", "lambda")
     for name in names if strengths else names[:-1]:
         table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     for row in found["clusters"]:
@@ -108,8 +108,8 @@ def _scores(found: Mapping[str, JSON]) -> None:
 def _numbers(row: Mapping[str, JSON], first: Metric, others: Sequence[Metric]) -> list[str]:
     """The scores of a cluster's clients, beside the majority class."""
     told = [
-        first.told(row, PRIMARY),
-        *(first.written(row.get(f"{PRIMARY}_{end}")) for end in ("std", "least")),
+        first.told(row, main().id),
+        *(first.written(row.get(f"{main().id}_{end}")) for end in ("std", "least")),
         *(m.told(row, m.id) for m in others),
         first.written(row.get("majority_class")),
     ]
@@ -121,10 +121,10 @@ def _met(found: Mapping[str, JSON]) -> None:
     told = "" if not found["placed"] else placed_words(found["placed"])
     if told:
         rest = found["placed"].get("of", 0) > found["placed"]["clients"]
-        say(told + ("; the others are scored with the model of lowest loss on their training samples" if rest else ""))
+        say(told + ("; the others use the cluster model with the lowest training loss" if rest else ""))
     if found["planted"] is not None:
         met = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
-        say(f"planted groups{f' ({told})' if told else ''}: {met}")
+        say(f"true groups{f' ({told})' if told else ''}: {met}")
 
 
 def _short(value: float | None) -> str:
@@ -219,17 +219,22 @@ def likeness_picture(found: ClusterResult, path: Path) -> Path | None:
         for place in (i for i in range(1, len(labels)) if labels[i] != labels[i - 1]):
             axis.axhline(place - 0.5, color="white", linewidth=1)
             axis.axvline(place - 0.5, color="white", linewidth=1)
-        axis.set(xlabel="client", ylabel="client", title="Who resembles whom, sorted by cluster", aspect="equal")
-        if len(names) <= NAMED:
-            size = min(8.0, 270 / len(names))  # points for each name
-            axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
-            axis.set_yticks(range(len(names)), names, fontsize=size)
-        else:  # too many names: their places would be taken for them
-            axis.set(xticks=[], yticks=[], xlabel="clients", ylabel="clients")
+        axis.set(xlabel="client", ylabel="client", title="Similarity of clients, sorted by cluster", aspect="equal")
+        _name_clients(axis, names)
         axis.invert_yaxis()
         axis.grid(False)
         rows = [(n, c, *(round(d, 6) for d in r)) for n, c, r in zip(names, labels, far.tolist(), strict=True)]
         return save(figure, path, ("client", "cluster", *names), rows)
+
+
+def _name_clients(axis: Axes, names: Sequence[str]) -> None:
+    """On both axes, unless there are too many: their places would be taken for them."""
+    if len(names) <= NAMED:
+        size = min(8.0, 270 / len(names))  # points for each name
+        axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+        axis.set_yticks(range(len(names)), names, fontsize=size)
+    else:
+        axis.set(xticks=[], yticks=[], xlabel="clients", ylabel="clients")
 
 
 History = Sequence[tuple[int, Mapping[ClientId, int]]]

@@ -148,7 +148,7 @@ def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool)
                 facts = pretrain(config, out, how, fresh, step)
         except KeyboardInterrupt as error:
             raise Stopped(
-                "Interrupted. The same command goes on with what was saved half a minute ago or later."
+                "Interrupted. The same command continues from a checkpoint of at most half a minute ago."
             ) from error
     note = "trained before" if not bars else "of this command" if meter.spent else meter.why
     spent = {"source": meter.source, "joules": meter.spent if bars else {}, "note": note}
@@ -187,9 +187,9 @@ def tails_tables(found: Mapping[str, JSON]) -> None:
         _by_mode(f"{found['method']}, {found['rounds']} rounds: common test set, %", found["global"])
     for how in ("plain", "masked"):
         rows = {name: kinds[how] for name, kinds in found["clients"].items()}
-        what = "all classes" if how == "plain" else "only classes that the client has training samples of"
+        what = "all classes" if how == "plain" else "only classes in the client's training set"
         _by_mode(f"mean over {found['evaluated']} clients, own test samples, {what}, %", rows)
-    say("± is the 95 % interval that the number of test samples leaves.")
+    say("± is the 95 % interval due to the number of test samples.")
     groups = found["groups"]["by_share"]
     say("groups by share of rows: " + "; ".join(f"{name} {classes}" for name, classes in groups.items()))
     if found["fallback"]:

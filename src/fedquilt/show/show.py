@@ -13,11 +13,11 @@ from rich.table import Table
 from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.errors import FedquiltError
 from fedquilt.metrics.energy import in_words
-from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
+from fedquilt.metrics.table import ROWS_HALF, Metric, main, metrics, trivial
 from fedquilt.results.clusters import clusters_in
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.runs.progress import span
-from fedquilt.storage.finished import in_messages, modes_line, validated
+from fedquilt.storage.finished import UNCHOSEN, chosen_mode, in_messages, modes_of, validated
 from fedquilt.storage.mending import missing_of
 from fedquilt.storage.mending import told as lost_in_words
 from fedquilt.terminal import console as console
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fedquilt.data import Federation, Stream
 
 MAJORITY = (
-    (f"test_{PRIMARY}", "majority_class", "majority_half_95", "mean over clients"),
-    (f"common_test_{PRIMARY}", "majority_common", "majority_common_half_95", "common test set"),
+    ("test", "majority_class", "majority_half_95", "mean over clients"),
+    ("common_test", "majority_common", "majority_common_half_95", "common test set"),
 )
 
 
@@ -58,34 +58,34 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
 def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
     """The scores at the chosen round and at the last, above those of the majority class."""
     best, last = result.get("best") or {}, result.get("last") or {}
-    how = "chosen on validation" if validated(result) else "no validation samples to choose on"
+    how = "best on validation" if validated(result) else "no validation samples"
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
     for title in (f"round {result['best_round']} ({how})", f"round {result['rounds']} (last)"):
         table.add_column(title, justify="right")
-    for m, name, label in _labels("test_accuracy" in last):
+    for m, name, label in _labels(f"test_{main().id}" in last):
         if name in last:
             table.add_row(label + ", %" * m.share, *(m.told(row, name) or "-" for row in (best, last)))
     if majority := _majority(result, last):
         table.add_row(*majority, style="dim")
     show_table(table)
     if any(name.endswith(ROWS_HALF) for name in last):
-        say("± is the 95 % interval that the number of test samples leaves.")
+        say("± is the 95 % interval due to the number of test samples.")
 
 
 def _majority(result: Mapping[str, JSON], last: Mapping[str, JSON]) -> tuple[str, ...]:
     """The accuracy of the majority class as a line; nothing where it is not known."""
     for name, share, half, where in MAJORITY:
-        if name in last and result.get(share) is not None:
-            least = metric(PRIMARY).written(result[share], result.get(half))
-            return f"majority class, {where}, %", least, least
+        if f"{name}_{main().id}" in last and result.get(share) is not None:
+            least = main().written(result[share], result.get(half))
+            return f"{trivial()}, {where}" + ", %" * main().share, least, least
     return ()
 
 
 def _notes(result: Mapping[str, JSON]) -> None:
     """Modes, how tables were prepared, and doubts."""
-    if line := modes_line(result.get("best") or result.get("last") or {}):
-        say(line)
+    if modes := modes_of(result.get("best") or result.get("last") or {}):
+        modes_table({"": modes})
     if "preparation" in result:
         told, up, down = (result["preparation"][name] for name in ("told", "bytes_up", "bytes_down"))
         say(f"table {told}" + (f" ({up:,} bytes up and {down:,} down to agree on it)" if up else ""))
@@ -93,17 +93,36 @@ def _notes(result: Mapping[str, JSON]) -> None:
         say(f"note: {result['doubt']}")
 
 
+MODES = {"common_valid": "server valid", "global_valid": "valid", "common_test": "common test", "global_test": "test"}
+
+
+def modes_table(told: Mapping[str, Mapping[str, JSON]]) -> None:
+    """The accuracies of global models in all modes that they have, by the name of their method."""
+    there = [rows for rows in MODES if any(rows in modes["accuracy"] for modes in told.values())]
+    table = narrow("global model in all modes, accuracy in %", "mode", map(MODES.__getitem__, there))
+    for name, modes in told.items():
+        scores = modes["accuracy"]
+        for mode in dict.fromkeys(mode for rows in scores.values() for mode in rows):
+            shown = [main().written(scores.get(rows, {}).get(mode)) for rows in there]
+            style = "bold" if mode in modes["served"].split(" or ") else ""
+            table.add_row(f"{name}, {mode}" if name else mode, *shown, style=style)
+    show_table(table)
+    for name, modes in told.items():
+        start = f"{name}, global model" if name else "global model"
+        say(f"{start}: {modes['served']}{'' if chosen_mode(modes) else UNCHOSEN}")
+
+
 def _labels(tested: bool) -> Iterator[tuple[Metric, str, str]]:
     """The numbers at the end of a run, and what they are called; the validation accuracy only where tests are not."""
     for m in metrics():
-        yield m, f"test_{m.id}", f"test {m.name}" + (", mean over clients" if m.id == PRIMARY else "")
+        yield m, f"test_{m.id}", f"test {m.name}" + (", mean over clients" if m.id == main().id else "")
         if "worst10" in m.summaries:
-            yield m, f"test_{m.id}_worst10", "of the worst tenth"
-    first = metric(PRIMARY)
-    yield first, f"global_test_{PRIMARY}", "global model, mean over clients"
-    yield first, f"common_test_{PRIMARY}", "global model, common test set"
+            yield m, f"test_{m.id}_worst10", "worst 10 % of clients"
+    first = main()
+    yield first, f"global_test_{main().id}", "global model, mean over clients"
+    yield first, f"common_test_{main().id}", "global model, common test set"
     if not tested:
-        yield first, f"valid_{PRIMARY}", f"validation {PRIMARY}, mean over clients"
+        yield first, f"valid_{first.id}", f"validation {first.name}, mean over clients"
 
 
 def _told(folder: Path) -> None:
@@ -117,13 +136,13 @@ def _told(folder: Path) -> None:
         return
     used = len(set(found.labels.values()))
     placed = f", {len(found.labels)} of {text['of']} clients placed" if text.get("of") else ""
-    say(f"{used} clusters ({found.criterion}){placed}; see them with: fedquilt clusters {folder}")
+    say(f"{used} clusters ({found.criterion}){placed}; show them with: fedquilt clusters {folder}")
     for warning in found.warnings:
         say(f"warning: {warning}")
 
 
 def newcomers_table(found: Mapping[str, JSON]) -> None:
-    """How clients fare that never took part."""
+    """Accuracy by client that never took part."""
     table = Table(title=f"{found['newcomers']} newcomers; accuracy in %", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("mode")
     for name in ("mean", "std", "worst", "majority class", "epochs"):
@@ -138,7 +157,7 @@ def newcomers_table(found: Mapping[str, JSON]) -> None:
             say(f"{mode}: {row['refused']}")
     starts = {row["start"] for row in found["modes"].values() if "start" in row}
     if "fresh client" in starts:
-        say("There is no global model: newcomers start from what a client has before its first client update.")
+        say("There is no global model: new clients start from the initial client model.")
 
 
 def stream_tables(stream: Stream, found: Mapping[str, JSON]) -> None:
@@ -194,6 +213,8 @@ def partition_table(federation: Federation, picture: Path) -> None:
     left_out = [(len(counts) - shown, "clients"), (counts.shape[1] - labels, "labels")]
     if more := " and ".join(f"{n} more {what}" for n, what in left_out if n):
         say(f"... and {more}; all are in {picture.with_suffix('.csv')}")
+    if federation.reading is not None and federation.reading.names:
+        say("labels: " + ", ".join(f"{c} {name}" for c, name in enumerate(federation.reading.names[:labels])))
     _measured(counts, federation)
     say(f"picture {picture}")
 
@@ -205,13 +226,15 @@ def _measured(counts: Ints, federation: Federation) -> None:
     sizes = counts.sum(1)
     say(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
     if federation.preparation is not None:
-        say(f"table: {federation.preparation.told()}")
+        say(f"table: {federation.preparation.describe()}")
     found = measures(counts)
     distance = found["label_distance"]
     say("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))
     if distance is not None:
-        say(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 equal, 1 nothing shared)")
-    say(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
+        say(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 identical, 1 disjoint)")
+    say(
+        f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / most frequent)"
+    )
 
 
 def narrow(title: str | None, first: str, others: Iterable[str]) -> Table:
@@ -258,7 +281,7 @@ def _watched_rows(lines: Sequence[Row]) -> list[Row]:
             "state": line["state"],
             "rounds": f"{line['round']}/{line['rounds'] or '?'}",
             "left": "" if line["left"] is None else span(line["left"]),
-            "accuracy, %": metric(PRIMARY).written(line["accuracy"], line["accuracy_half"])
+            "accuracy, %": main().written(line["accuracy"], line["accuracy_half"])
             + (" (validation)" if line["accuracy_on"] == "validation" else ""),
             "loss": "" if line["loss"] is None else f"{line['loss']:.4f}",
             "MB": f"{line['up'] + line['down']:.2f}",

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence, Set
 
 from fedquilt.core.plain import JSON, Row
-from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.metrics.table import headline, main, task, trivial
 from fedquilt.registry import shown_as
 from fedquilt.results.breakdown import span, told
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, ScoreColumn, names, score_columns
-from fedquilt.show.show import narrow
+from fedquilt.show.show import modes_table, narrow
 from fedquilt.storage.finished import chosen
 from fedquilt.terminal import console, say, show_table
 
@@ -27,9 +27,9 @@ def comparison_table(summary: Mapping[str, JSON]) -> None:
     framed = [row for row in summary["rows"] if row["frame"]]
     _scores(summary, framed, {won["method"], *won["tied"]})
     if won["versus"]:
-        say(f"Highest: {shown[won['method']]}. {apart(won, shown)}")
+        say(f"Best: {shown[won['method']]}. {apart(won, shown)}")
     if len(framed) < len(FRAME):
-        say("compare.frame=true runs the methods of the frame too.")
+        say("compare.frame=true adds the baselines.")
     _beside(summary)
     _notes(summary)
     _how(summary)
@@ -49,10 +49,10 @@ def _probed(summary: Mapping[str, JSON]) -> None:
     show_table(table)
     if (won := summary["winner"]) and won["versus"]:
         shown = names(summary)
-        say(f"Highest: {shown[won['method']]}. {apart(won, shown)}")
+        say(f"Best: {shown[won['method']]}. {apart(won, shown)}")
     for run in summary["failed"]:
         say(f"FAILED {run.get('display', run['method'])}, seed {run['seed']}: {run['reason']}")
-    say("Features after the last task, probed on test samples of all tasks; labels are read by the probe alone.")
+    say("Linear probes on the features after the last task, on test samples of all tasks; only the probes use labels.")
     say(f"report {summary['report']}")
     say(f"table  {summary['folder']}/table.csv")
 
@@ -60,11 +60,11 @@ def _probed(summary: Mapping[str, JSON]) -> None:
 def _scores(summary: Mapping[str, JSON], framed: Sequence[Row], top: Set[str | None]) -> None:
     """The scores of all methods, those of the frame first; the best are bold."""
     seeds = len(summary["seeds"])
-    title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
+    title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; {headline()}"
     shown = _fitting(summary["rows"])
     table = narrow(title, "method", (*(c.label for c in shown), "MB", "sec"))
-    least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
-    table.add_row("majority class", *(_percent(least.get(c.key), None) for c in shown), "", "", style="dim")
+    least = {summary["measure"]: summary["majority_class"], f"common_{main().id}": summary["majority_class_common"]}
+    table.add_row(trivial(), *(_percent(least.get(c.key), None) for c in shown), "", "", style="dim")
     played = {row["kind"] for row in framed}
     for kind in (kind for kind in FRAME if kind not in played):
         table.add_row(f"{shown_as('method', kind)}: not run", *[""] * (len(shown) + 2), style="dim")
@@ -93,8 +93,8 @@ def _scores_of(row: Row, shown: Sequence[ScoreColumn]) -> tuple[str, ...]:
 def _notes(summary: Mapping[str, JSON]) -> None:
     """What should be known of methods and runs."""
     shown = names(summary)
-    for method, line in summary.get("modes", {}).items():
-        say(f"{shown[method]}: {line}")
+    if modes := summary.get("mode_scores"):
+        modes_table({shown[method]: told for method, told in modes.items()})
     _energy({shown[method]: line for method, line in summary.get("energy", {}).items()})
     for method, doubt in summary.get("doubts", {}).items():
         say(f"note: {shown[method]}: {doubt}")
@@ -107,16 +107,18 @@ def _notes(summary: Mapping[str, JSON]) -> None:
 def _how(summary: Mapping[str, JSON]) -> None:
     """How the numbers came about, and where there is more."""
     interval = (
-        "± is the 95 % t-interval over seeds; of other columns than accuracy also that of the number of test samples. "
+        f"± is the 95 % t-interval over seeds; for columns other than {main().short}, combined with that of the test "
+        "samples. "
         if len(summary["seeds"]) > 1
-        else "One seed: no interval. ± of other columns is the 95 % interval of the number of test samples. "
+        else "One seed: no interval. ± of other columns is the 95 % interval due to the number of test samples. "
     )
-    mean = "Mean over clients" if summary["measure"] == "accuracy" else "Global model on the common test set"
+    mean = "Mean over clients" if summary["measure"] == main().id else "Global model on the common test set"
     say(f"{mean}, at the {chosen(summary['chosen_on'] == 'validation')}. {interval}Traffic and time per run.")
     say(f"report {summary['report']}")
     say(f"table  {summary['folder']}/table.csv")
     say(f"curves {summary['folder']}/curves.png")
-    say("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")
+    first = main().id
+    say(f"also {first}_curves, loss_curves, {first}_boxplot, convergence_speed and comparison_table.csv")
 
 
 def _energy(told: Mapping[str, str]) -> None:
@@ -131,9 +133,13 @@ def _energy(told: Mapping[str, str]) -> None:
 def _beside(summary: Mapping[str, JSON]) -> None:
     """What belongs beside accuracies: differences from the first method, clusters, work."""
     first, *others = summary["rows"]
-    clients = summary["measure"] == "accuracy"
+    clients = summary["measure"] == main().id
     title = f"against {first['display']}, {'client by client' if clients else 'seed by seed'}" if others else None
-    table = narrow(title, "method", ("difference", "p", "seeds", "majority", "clusters", "ARI", "updates"))
+    table = narrow(
+        title,
+        "method",
+        ("difference", "p", "seeds", "majority" if task() is None else "constant", "clusters", "ARI", "updates"),
+    )
     for row in summary["rows"]:
         against = ("", "", "") if row is first else _against(row)
         table.add_row(
@@ -157,15 +163,16 @@ def _explain(summary: Mapping[str, JSON], others: bool, clients: bool) -> None:
         )
     if others and not clients:
         say(
-            "difference: accuracy on the common test set minus the first method's; *: p < 0.05 of the paired t-test "
-            "over seeds (Holm), and all seeds agree; seeds: in how many it is better. updates: local trainings per run."
+            f"difference: {main().name} on the common test set minus the first method's; p: paired t-test over "
+            "seeds, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, agree; "
+            "seeds: in how many it is better. updates: client updates per run."
         )
     elif others:
         say(
-            "difference: mean over clients of accuracy minus the first method's, ± 95 % over clients; p: Wilcoxon's "
-            "test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, "
-            "agree; seeds: in how many it is better. majority: the same difference from always answering the "
-            "client's commonest label. updates: local trainings per run."
+            f"difference: mean over clients of {main().name} minus the first method's, ± 95 % over clients; p: "
+            "Wilcoxon's test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of "
+            "two or more, agree; seeds: in how many it is better. "
+            f"{_constant()}. updates: client updates per run."
         )
 
 
@@ -187,11 +194,20 @@ def _placed(row: Mapping[str, JSON]) -> str:
 
 
 def _sure(value: float, half: float) -> str:
-    """In per cent, with half of its interval, if there is one."""
-    return f"{100 * value:.1f}" + (f" ± {100 * half:.1f}" if half == half else "")
+    """With half of its interval, if there is one."""
+    return main().written(value, half)
 
 
-_percent = metric(PRIMARY).written
+def _percent(value: float | None, half: float | None = None) -> str:
+    """A value of the main metric."""
+    return main().written(value, half)
+
+
+def _constant() -> str:
+    """What the column of differences from the answer that needs no input means."""
+    if task() is None:
+        return "majority: the same difference from always answering the client's most frequent label"
+    return f"constant: the same difference from always answering the {trivial()}"
 
 
 def robustness_table(summary: Mapping[str, JSON]) -> None:
@@ -219,7 +235,7 @@ MOST = 20  # lines
 def sweep_table(summary: Mapping[str, JSON]) -> None:
     """The best points, and where the rest is."""
     rows, seeds = best_first(summary["points"]), len(summary["seeds"])
-    title = f"{len(rows)} points ({summary['search']}), {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
+    title = f"{len(rows)} points ({summary['search']}), {seeds} seed{'s' if seeds > 1 else ''}; {headline()}"
     table = narrow(title, "point", ("validation", "round", "MB", "sec"))
     for row in rows[:MOST]:
         if row["valid"] is None:
@@ -238,7 +254,7 @@ def sweep_table(summary: Mapping[str, JSON]) -> None:
         say(f"and {len(rows) - MOST} more: {summary['folder']}/sweep.csv")
     best = summary["best"]
     sure = _sure(best["test"], best["test_half_95"])
-    say(f"best on validation: {best['label']}; its test accuracy is {sure} %")
+    say(f"best on validation: {best['label']}; its test {main().name} is {sure}{' %' * main().share}")
     for run in summary["failed"]:
         say(f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}")
     for name in ("report", "recipe", "folder"):

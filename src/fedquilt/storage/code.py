@@ -45,8 +45,8 @@ def refuse_changed(folder: Path) -> None:
     ]
     if changes:
         raise InputError(
-            f"Code that '{folder}' was made with has changed since:\n\n" + "\n".join(changes) + "\n\nPut it back as it "
-            f"was, or go on with the copy in '{folder / COPIES}' (--saved-code), or start a run with the new code "
+            f"The code of '{folder}' has changed since the run:\n\n" + "\n".join(changes) + "\n\nPut it back as it "
+            f"was, or continue with the copy in '{folder / COPIES}' (--saved-code), or start a run with the new code "
             "('fedquilt run' with its recipe)."
         )
 

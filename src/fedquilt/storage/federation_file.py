@@ -30,7 +30,7 @@ def write_federation(folder: Path, federation: Any) -> None:
         "clients": list(federation.ids),
         "groups": None if groups is None else [[c, g] for c, g in groups.items()],
         "majority": [[c, v] for c, v in constants(federation).items()],
-        "table": None if getattr(federation, "preparation", None) is None else federation.preparation.told(),
+        "table": None if getattr(federation, "preparation", None) is None else federation.preparation.describe(),
         "majority_common": federation.majority().global_test,
         "tasks": [_counts(task) for task in getattr(federation, "tasks", (federation,))],
     }

@@ -54,7 +54,7 @@ def validated(result: Mapping[str, JSON]) -> bool:
 
 def chosen(on_validation: bool) -> str:
     """Which round a table shows, in words."""
-    return "round chosen on validation" if on_validation else "last round scored (there are no validation samples)"
+    return "round selected on validation data" if on_validation else "last evaluated round (no validation samples)"
 
 
 def modes_over(rounds: Sequence[Mapping[str, JSON]]) -> Row:
@@ -66,16 +66,35 @@ def modes_over(rounds: Sequence[Mapping[str, JSON]]) -> Row:
     return {**means, "served": " or ".join(modes) or None}
 
 
-def modes_line(metrics: Mapping[str, JSON]) -> str | None:
-    """The mode in which a global model is served and the accuracies of all modes, in words; None where there is one."""
+def modes_of(metrics: Mapping[str, JSON]) -> Row | None:
+    """The mode in which a global model is ``served``, and by the rows they are of the ``accuracy`` of all modes; None
+    where there is one mode."""
     if metrics.get("served") is None:
         return None
-    told = []
-    for name, rows in _ROWS.items():
+    found: dict[str, Row] = {}
+    for name in _ROWS:
         start = f"{name}_accuracy_"
-        found = {n.removeprefix(start): v for n, v in metrics.items() if n.startswith(start) and v is not None}
-        modes = [f"{mode} {100 * v:.1f}" for mode, v in found.items() if not mode.endswith(_SUMMARIES)]
-        told += [f"on {rows} {', '.join(modes)}"] if modes else []
-    if not any("validation" in line for line in told):
-        told.append("there are no validation samples to choose a mode on")
-    return f"global model: {metrics['served']}; accuracy in % of all modes {'; '.join(told)}"
+        modes = {n.removeprefix(start): v for n, v in metrics.items() if n.startswith(start) and v is not None}
+        found[name] = {mode: v for mode, v in modes.items() if not mode.endswith(_SUMMARIES)}
+    return {"served": metrics["served"], "accuracy": {name: modes for name, modes in found.items() if modes}}
+
+
+def modes_line(metrics: Mapping[str, JSON]) -> str | None:
+    """The same in words."""
+    found = modes_of(metrics)
+    if found is None:
+        return None
+    shares = {
+        _ROWS[name]: ", ".join(f"{mode} {100 * v:.1f}" for mode, v in modes.items())
+        for name, modes in found["accuracy"].items()
+    }
+    told = "; ".join(f"on {rows} {modes}" for rows, modes in shares.items())
+    return f"global model: {found['served']}; accuracy in % of all modes {told}{'' if chosen_mode(found) else UNCHOSEN}"
+
+
+UNCHOSEN = "; there are no validation samples to choose a mode on"
+
+
+def chosen_mode(modes: Mapping[str, JSON]) -> bool:
+    """Whether there were validation samples to choose a mode on."""
+    return any(name.endswith("valid") for name in modes["accuracy"])

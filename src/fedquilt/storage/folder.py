@@ -212,10 +212,10 @@ class RunFolder:
         found: SnapshotRecord = unpack(bytearray(frame))
         if found.identity != identity:
             raise SnapshotError(
-                "it was made by another method, seed or schedule; use another folder, or delete this one"
+                "it belongs to another method, seed or schedule; use another folder, or delete this one"
             )
         if found.data != data:
-            raise SnapshotError("the data are not those the run began with")
+            raise SnapshotError("the data have changed since the run started")
         self.slots.verify(entries_of(found.slots))
         return found
 

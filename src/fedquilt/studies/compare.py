@@ -22,6 +22,7 @@ from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
+from fedquilt.metrics.table import main, use_task
 from fedquilt.own_code import short
 from fedquilt.results.statistics.beside import winner
 from fedquilt.results.statistics.intervals import interval
@@ -72,12 +73,8 @@ def probed(
     """
     from fedquilt.report import write_report
 
-    found: dict[str, list[Row]] = {}
-    for cell in done:
-        probes = read_json(cell.folder / PROBES) or evaluate(cell.folder)
-        found.setdefault(cell.label, []).append({**(result_of(cell.folder) or {}), "probes": probes["measures"]})
-    kinds = {cell.label: cell.config.method.kind for cell in done}
-    displays = {cell.label: cell.display for cell in done}
+    found = _with_probes(done)
+    named = {c.label: {"display": c.display, "kind": c.config.method.kind} for c in done}
     measures = list(next(iter(found.values()))[0]["probes"])
     measure = "probe_all" if "probe_all" in measures else "probe"
     scores: dict[str, Accuracies] = {
@@ -85,7 +82,7 @@ def probed(
     }
     pairs = versus(scores)
     rows = [
-        {"method": label, "display": displays[label], "kind": kinds[label], "frame": kinds[label] == POOLED}
+        {"method": label, **named[label], "frame": named[label]["kind"] == POOLED}
         | _row(runs, measures)
         | {f"versus_first_{name}": value for name, value in pairs.get(label, {}).items()}
         for label, runs in found.items()
@@ -108,6 +105,15 @@ def probed(
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
     write_report(top)
     return summary
+
+
+def _with_probes(done: Sequence[PlannedRun]) -> dict[str, list[Row]]:
+    """The results of each method's runs, with what probes measured."""
+    found: dict[str, list[Row]] = {}
+    for cell in done:
+        probes = read_json(cell.folder / PROBES) or evaluate(cell.folder)
+        found.setdefault(cell.label, []).append({**(result_of(cell.folder) or {}), "probes": probes["measures"]})
+    return found
 
 
 def _row(runs: Sequence[Row], measures: Sequence[str]) -> Row:
@@ -197,7 +203,7 @@ def compared(
 
 
 def keep_federations(top: Path, todo: Sequence[PlannedRun], federations: Federations) -> None:
-    """Who has which labels, for those who look later: once, or beside each run where seeds have federations of their
+    """Labels by client, for those who look later: once, or beside each run where seeds have federations of their
     own."""
     if len(set(federations.values())) == 1:
         write_federation(top, next(iter(federations.values())))
@@ -260,7 +266,7 @@ def _draw(views: Sequence[RunView], summary: Row, kinds: Mapping[str, MethodChoi
     from fedquilt.results.comparison_plots import draw_all, drawn, rounds_plot
     from fedquilt.results.plots import curves
 
-    histories, ends = drawn(views, summary["measure"] == "accuracy")
+    histories, ends = drawn(views, summary["measure"] == main().id)
     looks = looks_for(views_in(top))
     if histories:
         curves(histories, summary["majority_class"], top / "curves", looks)
@@ -282,6 +288,7 @@ def conclude(
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
 
+    use_task(getattr(next(iter(federations.values())), "task", None))
     views = [RunView(c.folder, c.label, c.config.seed, c.display) for c in done]
     constant = {seed: constants(federation) for seed, federation in federations.items()}
     common = mean_of([federation.majority().global_test for federation in federations.values()])

@@ -95,30 +95,35 @@ class Player:
             else:
                 self.audience.kept()
         count = self._at_once(todo)
-        if count > 1:
-            for federation in set(self.federations.values()):
-                federation.fingerprint()  # once for all runs on it
-            choice = self.config.engine
-            if choice.processes is None and choice.kind in ("auto", "workers"):  # they share the cores
-                choice = choice.model_copy(update={"processes": max(1, cores() // count)})
-
-            counted = Meter.here()
-            silent = Meter(why=SIDE_BY_SIDE if counted.counters else counted.why)
-
-            def apart(cell: PlannedRun, listener: Listener) -> str | None:
-                with closing(engine_of(self.config.model_copy(update={"engine": choice}))) as engine:
-                    return self._trouble(cell, engine, listener, silent)
-
-            found = side_by_side(todo, count, apart, self.audience.playing)
-        else:
-            found = []
-            for cell in todo:
-                with self.audience.playing(cell) as listener:
-                    reason = self._trouble(cell, self._here(), listener)
-                found += [] if reason is None else [(cell, reason)]
+        found = self._side_by_side(todo, count) if count > 1 else self._one_by_one(todo)
         self.failed += [
             {"method": c.label, "display": c.display, "seed": c.config.seed, "reason": reason} for c, reason in found
         ]
+
+    def _side_by_side(self, todo: Sequence[PlannedRun], count: int) -> list[tuple[PlannedRun, str]]:
+        """So many at once, each on an engine of its own; which failed, and why."""
+        for federation in set(self.federations.values()):
+            federation.fingerprint()  # once for all runs on it
+        choice = self.config.engine
+        if choice.processes is None and choice.kind in ("auto", "workers"):  # they share the cores
+            choice = choice.model_copy(update={"processes": max(1, cores() // count)})
+        counted = Meter.here()
+        silent = Meter(why=SIDE_BY_SIDE if counted.counters else counted.why)
+
+        def apart(cell: PlannedRun, listener: Listener) -> str | None:
+            with closing(engine_of(self.config.model_copy(update={"engine": choice}))) as engine:
+                return self._trouble(cell, engine, listener, silent)
+
+        return side_by_side(todo, count, apart, self.audience.playing)
+
+    def _one_by_one(self, todo: Sequence[PlannedRun]) -> list[tuple[PlannedRun, str]]:
+        """One after the other on the same engine; which failed, and why."""
+        found = []
+        for cell in todo:
+            with self.audience.playing(cell) as listener:
+                reason = self._trouble(cell, self._here(), listener)
+            found += [] if reason is None else [(cell, reason)]
+        return found
 
     def _here(self) -> Engine:
         """The engine for one run after another."""
@@ -144,7 +149,7 @@ class Player:
         if not forks(None):
             if (chosen.at_once or 1) > 1:
                 warnings.warn(
-                    f"engine.at_once = {chosen.at_once}: runs are played one by one, since this process has other "
+                    f"engine.at_once = {chosen.at_once}: runs execute one after another, since this process has other "
                     "threads or cannot be forked.",
                     stacklevel=2,
                 )

@@ -12,6 +12,7 @@ from fedquilt.config.space import Choices, Range, Space, Sweep
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
+from fedquilt.metrics.table import main
 
 Values = Row
 MOST = 10_000  # points of a grid
@@ -138,7 +139,9 @@ class Optuna:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             sampler = optuna.samplers.TPESampler(seed=int(self._seed.fold("optuna", len(done)).numpy().integers(2**31)))
-            study = optuna.create_study(direction="maximize", sampler=sampler)
+            study = optuna.create_study(
+                direction="maximize" if main().higher_is_better else "minimize", sampler=sampler
+            )
             states = optuna.trial.TrialState
             for values, accuracy in done:
                 study.add_trial(

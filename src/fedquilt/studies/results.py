@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
+from fedquilt.metrics.table import main
 from fedquilt.report.gather import Gathered
 from fedquilt.results.latex import latex_table
 from fedquilt.results.ranking import ranking
@@ -106,7 +107,7 @@ class Results:
             return found[0]
         won = self.summary["winner"]
         if won is None:
-            raise InputError(f"'{self.folder}' has no method to choose: {', '.join(r['method'] for r in self.rows)}.")
+            raise InputError(f"'{self.folder}' has no method to select: {', '.join(r['method'] for r in self.rows)}.")
         return next(row for row in self.rows if row["method"] == won["method"]) | {"tied": won["tied"]}
 
     def table(self) -> Shown:
@@ -138,12 +139,7 @@ class Results:
             ]
         if of == "rounds":
             return [{**name, **row} for name, view in named for row in view.rounds]
-        return [
-            {**name, "client": client, "round": round, **{id: float(v[i, j]) for id, v in view.scored.values.items()}}
-            for name, view in named
-            for i, client in enumerate(view.scored.clients)
-            for j, round in enumerate(view.scored.rounds)
-        ]
+        return [{**name, **row} for name, view in named for row in _of_clients(view)]
 
     def to_latex(
         self, columns: Sequence[str] | None = None, caption: str | None = None, label: str = "tab:comparison"
@@ -158,9 +154,7 @@ class Results:
             label: What ``\\ref`` calls the table.
         """
         if self.is_sweep:
-            raise InputError(
-                "A sweep chooses a point and has no table for a paper: compare its best point with others."
-            )
+            raise InputError("A sweep has no table of methods for a paper: compare its best point with other methods.")
         return latex_table(self.summary, columns, caption, label)
 
     def plot(self) -> Figure:
@@ -173,7 +167,7 @@ class Results:
             return by_setting(self.rows, self._found.sweep["names"])
         known = {row["method"] for row in self.rows}
         views = [view for view in self.runs if view.label in known]
-        histories, _ = drawn(views, self.summary["measure"] == "accuracy")
+        histories, _ = drawn(views, self.summary["measure"] == main().id)
         return curves_of(histories, self.summary["majority_class"], looks_for(self.runs))[0]
 
     def report(self, to: str | Path | None = None) -> Path:
@@ -191,6 +185,13 @@ class Results:
 
     def _repr_html_(self) -> str:
         return f"{self.table()._repr_html_()}<p>{escape(repr(self))}</p>"
+
+
+def _of_clients(view: RunView) -> Iterator[Row]:
+    """Each client's scores in each scored round of a run."""
+    for i, client in enumerate(view.scored.clients):
+        for j, round in enumerate(view.scored.rounds):
+            yield {"client": client, "round": round, **{id: float(v[i, j]) for id, v in view.scored.values.items()}}
 
 
 def _plain(result: Row) -> Row:

@@ -250,7 +250,7 @@ def _untested(federations: Federations) -> list[str]:
 
 def _invalid(federations: Federations) -> list[str]:
     bare = [s for s, d in federations.items() if not _has(d, "valid") and getattr(d, "server_valid", None) is None]
-    return [f"federation: a sweep chooses on validation samples, and there are none (seed {bare[0]})"] if bare else []
+    return [f"federation: a sweep selects on validation samples, and there are none (seed {bare[0]})"] if bare else []
 
 
 def _has(data: Data, split: str) -> bool:

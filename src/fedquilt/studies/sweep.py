@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedquilt.config.config import Config, dump, parse
+from fedquilt.config.config import Config, dump, parse, section
 from fedquilt.config.settings import OTHERWISE
 from fedquilt.config.space import Range, Space
 from fedquilt.core.plain import JSON, Row
@@ -71,12 +71,10 @@ def at(config: Config, values: Mapping[str, JSON]) -> Config:
     raw["train"] = given  # what was left open follows from the method, which the values may name
     for name, value in values.items():
         *parents, leaf = name.split(".")
-        place = raw
-        for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
-                raise ConfigError([f"sweep.space.{name}: '{parent}' is not a section"])
-        place[leaf] = value
+        try:
+            section(raw, parents)[leaf] = value
+        except InputError as error:
+            raise ConfigError([f"sweep.space.{name}: {error}"]) from error
     return parse(raw, "sweep.space")
 
 
@@ -107,9 +105,8 @@ def swept(
 ) -> Row:
     """The points of a sweep in its folder, on the federation of each seed; ``fresh`` sees runs before they begin."""
     search = asker(config.sweep)
-    for values in ends(config.sweep.space):
-        for cell in Point(0, "", values, *settings(values)).cells(top):
-            _check_scores(cell, federations[cell.config.seed])
+    for cell in _cells((Point(0, "", values, *settings(values)) for values in ends(config.sweep.space)), top):
+        _check_scores(cell, federations[cell.config.seed])
     points: list[Point] = []
     done: list[tuple[Values, float | None]] = []
     known: dict[str, Point] = {}
@@ -122,16 +119,21 @@ def swept(
                     label = _label(values, [p.label for p in points])
                     known[key] = Point(len(points), label, values, *settings(values))
                     points.append(known[key])
-            todo = [cell for point in points[begun:] for cell in point.cells(top)]
+            todo = _cells(points[begun:], top)
             fresh(todo)
             _write(config, top, points, search.total)
             player.play(todo)
             rows = ranking(top)
             done += [(values, rows[known[json.dumps(values, sort_keys=True)].number]["valid"]) for values in asked]
-    keep_federations(top, [cell for point in points for cell in point.cells(top)], federations)
+    keep_federations(top, _cells(points, top), federations)
     if all(accuracy is None for _, accuracy in done):
         raise RoundError(player.all_failed("point"))
     return conclude(config, top, points, player.failed, drawn)
+
+
+def _cells(points: Iterable[Point], top: Path) -> list[PlannedRun]:
+    """The runs of all these points."""
+    return [cell for point in points for cell in point.cells(top)]
 
 
 def _asked(search: Asker, done: Sequence[tuple[Values, float | None]]) -> list[Values]:
@@ -149,19 +151,20 @@ def _check_scores(cell: PlannedRun, federation: Federation | Stream) -> None:
     """Refuse what cannot work, or has no score to choose by, before the first run."""
     if getattr(cell.method(federation), "reconstructs", False):
         raise InputError(
-            f"{cell.config.method.kind} does not classify, so it has no accuracy to choose by. Run it by itself and "
-            "look at 'fedquilt continual RUN', or compare settings with 'fedquilt compare'."
+            f"{cell.config.method.kind} does not classify, so there is no accuracy to select by. Run it separately and "
+            "use 'fedquilt continual RUN', or compare settings with 'fedquilt compare'."
         )
 
 
 def _check(config: Config) -> None:
     if not config.sweep.space:
         raise InputError(
-            "There is nothing to vary. Give settings and what to try, for example --set train.optimizer.lr=0.01,0.1, "
+            "There are no hyperparameters to vary. Give settings with values, for example --set "
+            "train.optimizer.lr=0.01,0.1, "
             "or a section [sweep.space] in the recipe."
         )
     if not config.data.valid and not config.data.common_valid:
-        raise ConfigError(["data.valid: a sweep chooses on validation samples, and there are none"])
+        raise ConfigError(["data.valid: a sweep selects on validation samples, and there are none"])
     problems = []
     for name in config.sweep.space:
         first = name.partition(".")[0]

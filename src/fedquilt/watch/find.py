@@ -26,6 +26,10 @@ class RunPlace:
     rounds: int | None = None
     named: str = ""
 
+    def told(self) -> dict[str, str]:
+        """What pages know it by."""
+        return {"id": self.key, "label": self.label, "display": self.display, "group": self.group}
+
     @property
     def display(self) -> str:
         """What people read: of a run of a comparison its method, of others the name of the folder."""
@@ -83,6 +87,6 @@ def check_folder(top: Path) -> bool:
     if not _folders(top) and any(not name.startswith(".") for name in os.listdir(top)):
         raise InputError(
             f"'{top}' is not the folder of a run (it has no config.toml), nor of a comparison, nor does it hold any. "
-            "Give a folder that 'fedquilt run' or 'fedquilt compare' made, or the one above."
+            "Give a folder written by 'fedquilt run' or 'fedquilt compare', or its parent."
         )
     return False

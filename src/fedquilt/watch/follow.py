@@ -33,7 +33,7 @@ def _tested() -> Iterator[tuple[Metric, str, str]]:
     for m in metrics("watch"):
         yield m, f"test_{m.id}", f"test {m.name}"
         if "worst10" in m.summaries:
-            yield m, f"test_{m.id}_worst10", f"test {m.name}, worst tenth"
+            yield m, f"test_{m.id}_worst10", f"test {m.name}, worst 10 %"
 
 
 def scores() -> dict[str, Row]:
@@ -152,10 +152,7 @@ class Followed:
             **dict.fromkeys(("name", "method", "engine", "pace", "left", "scored", "best_round", "stopped_early")),
             **dict.fromkeys(("accuracy", "accuracy_half", "loss", "train_loss")),
             **dict.fromkeys(("up", "down", "time", "dropped"), 0),
-            "id": self.place.key,
-            "label": self.place.label,
-            "display": self.place.display,
-            "group": self.place.group,
+            **self.place.told(),
             "seed": self.place.seed,
             "state": "unreadable",
             "round": 0,
@@ -249,10 +246,7 @@ class Followed:
         last = dict(zip(("round", *self._scores, *COST), self.points.rows[-1], strict=True)) if self.points.rows else {}
         said = [m for m in self.messages.rows if m.get("text")]
         return {
-            "id": self.place.key,
-            "label": self.place.label,
-            "display": self.place.display,
-            "group": self.place.group,
+            **self.place.told(),
             "seed": seed,
             "name": config.get("name"),
             "method": _kind(config.get("method")),

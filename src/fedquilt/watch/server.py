@@ -72,7 +72,7 @@ class _PageHandler(BaseHTTPRequestHandler):
         query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
         data = asked.path == "/data"
         if not self._known_host():
-            self._answer(403, "This server answers to its own address only.")
+            self._answer(403, "Use the address that 'fedquilt watch' printed.")
         elif not self._allowed(self.headers.get(HEADER, "") if data else query.get("token", "")):
             self._answer(403, "Open the address that 'fedquilt watch' printed, with its token.")
         elif data:
@@ -153,9 +153,9 @@ def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) ->
         if as_json:
             say(to_json({"url": server.url, "port": server.server_port, "folder": str(top)}))
         else:
-            say(f"watching {top}: open this address in a browser of this machine (Ctrl-C ends)")
+            say(f"watching {top}: open this address in a browser on this machine (Ctrl-C to stop)")
             if not begun:
-                say("There are no runs yet; they appear on the page when they begin.")
+                say("There are no runs yet; they will appear on the page when they start.")
             say(server.url)
         if open_page:
             webbrowser.open(server.url)
@@ -163,4 +163,4 @@ def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) ->
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             if not as_json:
-                say("\nThe page has ended; runs go on.")
+                say("\nThe page has ended; runs continue.")

@@ -32,7 +32,7 @@ def test_a_constant_column_is_not_divided_by_zero():
     agreed = fitted(NUMBERS, [sums_of(x[:3], NUMBERS.columns), sums_of(x[3:], NUMBERS.columns)])
     assert [c.std for c in agreed.columns] == [1.0, 1.0, 1.0]
     assert torch.equal(agreed({"x": x})["x"], torch.zeros(7, 3))
-    assert "constant: 0, 1, 2" in agreed.told()
+    assert "constant: 0, 1, 2" in agreed.describe()
 
 
 def test_missing_cells_are_the_mean_and_flagged():

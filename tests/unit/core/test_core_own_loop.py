@@ -96,7 +96,7 @@ def test_methods_have_it_for_their_local_work(method) -> None:
         (FedProx(NET, client_update=forgetful), "never added"),
         (FedAvgBalanced(NET, client_update=plain), "never used"),
         (Moon(NET, client_update=plain), "needs the batch"),
-        (PerFedAvg(NET, client_update=plain), "makes steps of its own"),
+        (PerFedAvg(NET, client_update=plain), "makes its own steps"),
         (HGLS(base=FedAvg(NET, client_update=plain), gradient="last_batch"), "the gradient of the last step"),
         (FedAvg(NET, client_update=lambda model, data_loader, context: 3), "returns numbers by name"),
     ],
@@ -109,7 +109,7 @@ def test_what_a_method_adds_is_never_lost_in_silence(method, why: str) -> None:
 
 @pytest.mark.parametrize("make", [Scaffold, FedNova])
 def test_methods_that_read_steps_refuse_it_before_the_run(make) -> None:
-    with pytest.raises(InputError, match="cannot have a training loop of your own"):
+    with pytest.raises(InputError, match="cannot use a custom training loop"):
         make(NET, client_update=plain)
 
 

@@ -150,7 +150,9 @@ def test_a_pass_that_changes_what_is_frozen_is_refused():
         last(FedAvg(objective=Net(Drifting), **WORK), FEW, rounds=1)
 
 
-@pytest.mark.parametrize("net", [Net(Normed, frozen=everything), Net(nn.Linear(64, 10).requires_grad_(False))])
+@pytest.mark.parametrize(
+    "net", [Net(Normed, frozen=everything), Net(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False))]
+)
 def test_nothing_to_train_is_said(net: Net):
     with pytest.raises(ExchangeError, match="There is nothing to train: every parameter is frozen"):
         last(FedAvg(objective=net, **WORK), FEW, rounds=1)

@@ -71,7 +71,7 @@ def test_texts_and_partitions() -> None:
 def test_what_is_refused() -> None:
     pandas = pytest.importorskip("pandas")
     for frame, said in [
-        ([1, 2], "no data frame"),
+        ([1, 2], "is not a pandas"),
         (pandas.DataFrame({"x": [1.0]}), "no column 'label'"),
         (pandas.DataFrame({"label": [None, "a"], "x": [1, 2]}), "'label', has 1 empty cells"),
         (pandas.DataFrame([[1, 2, 0]], columns=["a", "a", "label"]), "two columns of one name"),

@@ -157,7 +157,7 @@ def test_federated_data_set():
     data = Federation.from_flwr(both, x="x", standardise=False)
     assert (data.size(0), data.evaluation(1, "test").whole().x.tolist()) == (2, [[7.0]])
     for wrong in (Federated({"valid": train}, {}), numbers(1)):
-        with pytest.raises(InputError, match="is no partitioner, or divides no 'train'"):
+        with pytest.raises(InputError, match="is not a partitioner, or does not partition 'train'"):
             Federation.from_flwr(wrong, x="x")
 
 

@@ -89,7 +89,7 @@ def test_parquet_equals_csv(tmp_path):
     assert a.fingerprint() == b.fingerprint()
     holes = pyarrow.table({"x": [1.0, None], "label": [0, 1], "note": ["a", None]})
     parquet.write_table(holes, tmp_path / "holes.parquet")
-    told = Federation.from_parquet(tmp_path / "holes.parquet", clients=1, test=0, valid=0).preparation.told()
+    told = Federation.from_parquet(tmp_path / "holes.parquet", clients=1, test=0, valid=0).preparation.describe()
     assert "flagged: x, note" in told
     with pytest.raises(InputError, match="column 'note', has 1 empty cells"):
         Federation.from_parquet(tmp_path / "holes.parquet", label="note")

@@ -14,6 +14,7 @@ from fedquilt import FedAvg, Federation, Net, client_update, run
 from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.seed import Seed
 from fedquilt.data import IID, Rotation, Stream, held_out
+from fedquilt.engines.process import forks
 from fedquilt.engines.workers import Workers
 from fedquilt.errors import InputError, WorkerError
 from helpers.torch_data import Images, Jittered, Linear, Told
@@ -56,7 +57,8 @@ def test_random_items_follow_from_the_seed_on_every_engine(two_workers) -> None:
     data = federation(Jittered)
     found = digest(data)
     assert digest(data) == found
-    assert digest(data, two_workers) == found  # which began before the data were there
+    if forks(None):  # not beside a thread that another test has left
+        assert digest(data, two_workers) == found  # which began before the data were there
     assert digest(data, "lanes") == found
     table, seed = data.site("a", 0).train, Seed(3)
     passes = torch.cat([b.x for b in table.batches(100, 2, seed)]).split(len(table))

@@ -180,7 +180,10 @@ def test_legacy_forms_leave_the_global_generator_alone():
     [
         (lambda: Pathological(0), "classes_per_client must be at least 1, got 0"),
         (lambda: Pathological(11)(DIGITS, 5, Seed(0)), "11 classes per client, but the data have 10"),
-        (lambda: Pathological(2)(DIGITS, 4, Seed(0)), "4 clients x 2 classes leave some of the 10 classes to nobody"),
+        (
+            lambda: Pathological(2)(DIGITS, 4, Seed(0)),
+            "4 clients x 2 classes leave some of the 10 classes without a client",
+        ),
         (lambda: Pathological(1)(np.array([0, 0, 0, 1]), 4, Seed(0)), "class 1 has 1 rows for 2 clients"),
         (lambda: ClassGroups(MNIST), r"classes \[4, 7\] are in more than one group.* overlap=True"),
         (lambda: ClassGroups(((0, 0), (1,)), overlap=True), r"classes \[0\] are twice in one group"),

@@ -71,7 +71,7 @@ def test_what_is_no_table_of_ones_own_stays_as_it_is():
 
 def test_a_csv_of_numbers_names_and_holes(tmp_path):
     data = Federation.from_csv(clinics.write(tmp_path / "a.csv"), user="site", valid=0.1)
-    told = data.preparation.told()
+    told = data.preparation.describe()
     assert "3 number columns, standardised by all clients' training samples" in told
     assert "sex (2 levels), town (3 levels)" in told
     assert "flagged: age" in told

@@ -132,7 +132,7 @@ def test_what_is_here_and_whole_is_not_downloaded_again(offer, server):
 )
 def test_what_is_wrong_leaves_nothing_behind(offer, path, facts, said):
     folder = offer(path, **facts)
-    with pytest.raises(DownloadError, match=f"(?s){said}.*do it by hand. Put these into {folder}:") as info:
+    with pytest.raises(DownloadError, match=f"(?s){said}.*download manually. Put these into {folder}:") as info:
         fetch("pictures")
     assert "pictures.zip of pictures could not be downloaded" in str(info.value)
     assert list(folder.iterdir()) == []

@@ -25,7 +25,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert said.code == 0, said.err
     first, told, *_, last = said.out.strip().splitlines()
     assert first == "rare: Rare classes (6 runs)"
-    assert told.startswith("rare: On a test set with as many of each class FedLoGe's global model is right on ")
+    assert told.startswith("rare: On a balanced test set FedLoGe's global model reaches ")
     assert last == f"page {top / 'rare.html'}"
     return top
 
@@ -62,9 +62,9 @@ def test_what_cannot_be_played_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_a_recipe_has_what_its_scene_tells_of(name: str, tmp_path: Path) -> None:
-    """Its system beside FedAvg and training alone, in three seeds; and it can be written down and read again."""
+    """Its system beside FedAvg and local training, in three seeds; and it can be written down and read again."""
     config = config_of(SCENES[name], tmp_path)
     methods = {cell.display for cell in cells(config)[1]}
-    assert {"FedAvg", "training alone", SCENES[name].system} <= methods
+    assert {"FedAvg", "local training", SCENES[name].system} <= methods
     assert len(config.compare.seeds) == 3
     assert parse(config.model_dump(mode="json", exclude_none=True)) == config

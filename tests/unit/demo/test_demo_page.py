@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedquilt.demo.play import Shown, page, scenes
+from fedquilt.demo.play import PlayedScene, page, scenes
 from fedquilt.demo.scenes import SCENES, Told
 from fedquilt.demo.telling import bars, grouped, lines, patches
 from fedquilt.errors import InputError
@@ -27,8 +27,8 @@ PICTURES = {
 }
 
 
-def shown(told: Told, top: Path) -> Shown:
-    return Shown(
+def shown(told: Told, top: Path) -> PlayedScene:
+    return PlayedScene(
         replace(SCENES["groups"], title=EVIL, problem=EVIL, system=EVIL), told, top / 'a "b"' / "report.html", 3, 1.0
     )
 

@@ -1,4 +1,4 @@
-"""What may be said of a method: above, below, or not told apart, and never more than the test allows."""
+"""What may be said of a method: above, below, or not significantly different, and never more than the test allows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_a_win_a_tie_and_a_loss() -> None:
         "IFCA": "level",
     }
     assert (
-        compared(found) == "20.0 points above FedAvg, not told apart from IFCA (+0.0 ± 0.0) and 10.0 points below alone"
+        compared(found)
+        == "20.0 points above FedAvg, not significantly different from IFCA (+0.0 ± 0.0) and 10.0 points below alone"
     )
 
 
@@ -42,8 +43,8 @@ def test_a_large_difference_of_which_seeds_disagree_is_none() -> None:
 
 def test_one_seed_tells_nothing() -> None:
     found = pairs(scores(0.8)[:1], {"FedAvg": scores(0.6)[:1]})
-    assert compared(found) == "one seed cannot tell it from FedAvg (+20.0 ± 0.0)"
-    assert badge(found) == ("one seed: nothing is shown", False)
+    assert compared(found) == "one seed, so not compared with FedAvg (+20.0 ± 0.0)"
+    assert badge(found) == ("one seed: no test possible", False)
 
 
 def test_one_number_for_each_seed_is_tested_over_seeds() -> None:
@@ -51,23 +52,23 @@ def test_one_number_for_each_seed_is_tested_over_seeds() -> None:
     ours = [{"all": 0.9} for _ in range(3)]
     steady = [{"all": 0.9 - far} for far in (0.10, 0.11, 0.12)]
     rough = [{"all": 0.9 - far} for far in (0.10, 0.02, 0.30)]
-    found = pairs(ours, {"FedAvg": steady, "training alone": rough})
-    assert compared(found) == "11.0 points above FedAvg and not told apart from training alone (+14.0)"
+    found = pairs(ours, {"FedAvg": steady, "local training": rough})
+    assert compared(found) == "11.0 points above FedAvg and not significantly different from local training (+14.0)"
     assert badge(found) == ("above FedAvg", False)
 
 
 @pytest.mark.parametrize(
     ("fedavg", "alone", "told"),
     [
-        (0.6, 0.7, ("above FedAvg and training alone", True)),
+        (0.6, 0.7, ("above FedAvg and local training", True)),
         (0.6, 0.9, ("above FedAvg", False)),
-        (0.9, 0.9, ("no gain shown here", False)),
+        (0.9, 0.9, ("no significant gain here", False)),
     ],
 )
 def test_the_badge_claims_what_holds_against_both_baselines(
     fedavg: float, alone: float, told: tuple[str, bool]
 ) -> None:
-    assert badge(against(**{"FedAvg": scores(fedavg), "training alone": scores(alone), "IFCA": scores(0.95)})) == told
+    assert badge(against(**{"FedAvg": scores(fedavg), "local training": scores(alone), "IFCA": scores(0.95)})) == told
 
 
 def test_numbers_as_words() -> None:

@@ -61,7 +61,7 @@ def test_a_run_that_flower_gave_up_before_it_began_is_submitted_again(follow):
     notes: list[str] = []
     result, flower = follow("pending", "silent", "starting", "finished:failed", "played", notes=notes)
     assert (result, flower.submitted, flower.asked) == ({"rounds": 1}, 2, 4)
-    assert notes == ["the server was stopped; it goes on from the last snapshot"]
+    assert notes == ["the server was stopped; it continues from the last snapshot"]
 
 
 def test_but_not_for_ever(follow):

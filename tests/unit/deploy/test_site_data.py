@@ -171,5 +171,5 @@ def test_a_node_needs_a_server(place: Path) -> None:
     said = fedquilt("join", "--data", place / "site.npz", "--name", "oslo", "--json")
     assert (said.code, json.loads(said.out)["message"]) == (
         2,
-        "Say where the server is: --superlink server.example.org:8000.",
+        "Give the address of the server: --superlink server.example.org:8000.",
     )

@@ -60,11 +60,11 @@ TAMPERS = {
     "empty": (lambda frame: b"", "not a compact frame"),
     "safetensors": (lambda frame: pack(unpack(bytes(frame))), "not a compact frame"),
     "another record": (lambda frame: pack("hello", compact=True), "malformed: not an upload"),
-    "no examples": (with_samples(0), "absurd weight: 0 examples"),
-    "negative": (with_samples(-5), "absurd weight: -5 examples"),
-    "too many": (with_samples(10**12), "absurd weight: 1000000000000 examples"),
-    "a fraction": (with_samples(1.5), "absurd weight: 1.5 examples"),
-    "a word": (with_samples("many"), "absurd weight: 'many' examples"),
+    "no examples": (with_samples(0), "invalid weight: 0 examples"),
+    "negative": (with_samples(-5), "invalid weight: -5 examples"),
+    "too many": (with_samples(10**12), "invalid weight: 1000000000000 examples"),
+    "a fraction": (with_samples(1.5), "invalid weight: 1.5 examples"),
+    "a word": (with_samples("many"), "invalid weight: 'many' examples"),
 }
 
 
@@ -149,7 +149,7 @@ def test_a_round_without_a_usable_reply_stops_the_run_and_changes_nothing():
 
 def test_fewer_replies_than_wanted_stop_the_run():
     method = Corrupting(base=fedavg(), client=1, kind="nan")
-    with pytest.raises(RoundError, match="2 of 3 clients gave a usable reply, at least 3 needed"):
+    with pytest.raises(RoundError, match="2 of 3 clients returned a usable reply, at least 3 needed"):
         rounds_of(method, min_replies=3).play()
     rounds_of(method, min_replies=2).play()
 

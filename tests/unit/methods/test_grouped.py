@@ -94,7 +94,7 @@ def test_a_client_far_from_all_opens_a_cluster_from_the_nearest():
     """For HCFL on the common embedding, P = [7, 7], with the nearest one's head."""
     base = state_of({0: 0, 1: 1}, 2)
     state = Blended(base.models, base.clusters, ZERO, common={"body": torch.full((2,), 7.0)})
-    method = HCFL(LOSS, initial_rounds=0, lambda_0=0.0, mu=0.0, **WORK)
+    method = HCFL(LOSS, initial_rounds=0, criterion="silhouette", lambda_0=0.0, mu=0.0, **WORK)
     download = method.down(state, 9)
     assert isinstance(download, Welcome)
     assert download.clusters.labels == {}  # who is where stays with the server
@@ -243,7 +243,7 @@ def test_pacfl_finds_clients_whose_data_point_alike():
 
 
 def test_fedper_in_clusters_keeps_heads_at_home():
-    state = last(FedPerGrouped(LOSS, initial_rounds=1, **WORK), SIX, rounds=3).state
+    state = last(FedPerGrouped(LOSS, initial_rounds=1, criterion="silhouette", **WORK), SIX, rounds=3).state
     assert [set(m) for m in state.models] == [{"body"}] * state.clusters.k
     assert state.clusters.labels == RIGHT
 

@@ -165,7 +165,7 @@ def test_a_run_with_blurred_sketches_says_how_much_they_hide():
         ({"sketch_clip": 1.0, "sketch_noise": -1.0}, "noise >= 0"),
         ({"retest_every": 0}, "retest_every >= 1"),
         ({"linkage": "ward"}, "Ward's linkage is about Euclidean distances"),
-        ({"criterion": "auto", "clustering_metric": "manhattan"}, "auto judges heights of cosine distances"),
+        ({"criterion": "auto", "clustering_metric": "manhattan"}, "auto judges directions"),
         ({"linkage": "centroid"}, "linkage must be one of"),
         ({"clustering_metric": "chebyshev"}, "metric must be one of"),
         ({"retest_every": 1, "recluster_above": 2.0}, "recluster_above from 0 to 1"),

@@ -206,7 +206,7 @@ def test_metrics_of_installed_packages(installed: Callable[[Any], None], monkeyp
     assert metrics()[-1] is FIRST
     assert metric("first_class") is FIRST
     installed("nothing")
-    with pytest.raises(InputError, match=r"'mine' of fedquilt\.metrics gives 'nothing', which is no Metric"):
+    with pytest.raises(InputError, match=r"'mine' of fedquilt\.metrics gives 'nothing', which is not a Metric"):
         metrics()
     installed(None)
     monkeypatch.setattr(table, "entry_points", lambda group: [EntryPoint("gone", "fedquilt.nowhere:x", group)])

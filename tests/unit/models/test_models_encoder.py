@@ -169,7 +169,7 @@ def test_the_recipes_of_news(folder, news):
     assert clusters["warnings"] == []  # there is no embedding to compare, so the head's updates were
     assert said.json["bytes_up"] / said.json["updates"] < 1500
     refused = fedquilt("run", root / "ag_news_encoder.toml", *both, *brief, "data.words=50")
-    assert (refused.code, "exclude each other" in refused.json["message"]) == (2, True)
+    assert (refused.code, "mutually exclusive" in refused.json["message"]) == (2, True)
 
 
 def test_tables_of_text_by_tokeniser_and_newcomers(folder, tmp_path):

@@ -94,16 +94,16 @@ def test_two_equal_clients_are_together():
     assert agglomerate(same, auto=True, seed=SEED).k == 1
 
 
-def test_auto_does_not_split_a_fleet_of_one_kind():
+def test_the_best_silhouette_does_not_split_a_fleet_of_one_kind():
     """One odd client has a good silhouette, but a merge that is low: 0.05 here, below the limit of 0.1."""
     fleet = planted((10,), noise=0.01)
     odd = math.acos(1 - 0.05)
     fleet[10] = math.cos(odd) * torch.eye(40)[0] + math.sin(odd) * torch.eye(40)[1]
-    found = agglomerate(fleet, auto=True, seed=SEED)
+    found = agglomerate(fleet, silhouette=True, seed=SEED)
     assert found.k == 1
     assert found.measures["best_silhouette"] > 0.25
     fleet[10] = torch.eye(40)[1]
-    assert agglomerate(fleet, auto=True, seed=SEED).k == 2
+    assert agglomerate(fleet, silhouette=True, seed=SEED).k == 2
 
 
 @settings(max_examples=20, deadline=None)
@@ -192,11 +192,11 @@ def test_newcomers_by_direction_are_at_average_linkage_distance():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "exactly one of threshold, k and auto"),
+        ({}, "exactly one of threshold, k, auto and silhouette"),
         ({"threshold": 0.5, "k": 2}, "exactly one of"),
         ({"threshold": math.nan}, "finite number above 0"),
         ({"k": 0}, "at least 1"),
-        ({"auto": True, "metric": "euclidean"}, "auto judges heights of cosine"),
+        ({"auto": True, "metric": "euclidean"}, "auto judges directions"),
         ({"k": 2, "linkage": "centroid"}, "linkage must be one of"),
         ({"threshold": 1.0, "linkage": "ward"}, "Ward's linkage is about Euclidean"),
         ({"k": 2, "metric": "l3"}, "metric must be one of"),

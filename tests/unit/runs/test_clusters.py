@@ -325,7 +325,7 @@ def test_clients_that_were_not_asked_are_in_the_tables_once_a_round(tmp_path: Pa
 
 
 def test_questions_that_cannot_be_answered(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no scored round"):
+    with pytest.raises(InputError, match="no evaluated round"):
         export_csv(tmp_path, tmp_path / "out")
     with pytest.raises(InputError, match="has no clusters"):
         assign(tmp_path, tmp_path / "x.npz")

@@ -197,8 +197,13 @@ def test_without_rows_of_clients_methods_are_compared_on_the_common_test_set(tmp
     shown = fedquilt("compare", recipe, "data.test=0", "data.common_test=0.3", "compare.frame=true")
     assert shown.code == 0, shown.err
     assert "Global model on the common test set" in shown.out
-    lead = panel(Path(said["report"]), "headline")["blocks"][0]["paragraphs"]
+    report = Path(said["report"])
+    lead = panel(report, "headline")["blocks"][0]["paragraphs"]
     assert "accuracy on the common test set" in lead[0]
+    other = said["rows"][1]
+    assert other["versus_first_p"] == other["versus_first_seeds_t"]
+    (shown,) = panel(report, "tests")["blocks"]  # none that says of the verdict's test that it decides nothing
+    assert "paired t-test over seeds" in next(c["help"] for c in shown["columns"] if c["key"] == "p")
     refused = fedquilt("compare", recipe, "data.test=0", "data.common_test=0.3", 'compare.methods=["fedper"]')
     assert refused.code == 2
     assert "FedPer has none" in refused.err

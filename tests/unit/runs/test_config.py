@@ -37,7 +37,12 @@ def test_an_empty_file_is_a_run_with_the_documented_defaults(tmp_path: Path) -> 
     assert config == Config()
     assert (config.rounds, config.seed, config.name) == (20, 0, "run")
     assert (config.method.kind, config.model.kind, config.train.optimizer.options) == ("fedavg", "mlp", {"lr": 0.05})
-    assert (config.data.source, config.data.clients, config.data.test, config.data.valid) == ("digits", 20, 0.2, 0.1)
+    assert (config.data.source.kind, config.data.clients, config.data.test, config.data.valid) == (
+        "digits",
+        20,
+        0.2,
+        0.1,
+    )
     assert (config.engine.kind, config.evaluate.every, config.stop.patience) == ("auto", 1, None)
 
 
@@ -215,7 +220,7 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
         ({"train": {"schedule": {"gamma": 1}}}, ["train.schedule.kind: missing"]),
         (
             {"data": {"source": "digits", "path": "x.npz"}},
-            ["data: source and path exclude each other; leave one of them out"],
+            ["data: source and path are mutually exclusive; give only one of them"],
         ),
         ({"method": {"kind": "fedprox", "mu": "big"}}, ["method.mu: should be a number, got 'big'"]),
         (
@@ -234,13 +239,13 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
         ),
         (
             {"method": {"aggregate": {"kind": "ties", "keep": 2}}},
-            ["method.aggregate: keep is the share of changes that has a say, in (0, 1], got 2.0."],
+            ["method.aggregate: keep is the fraction of changes to keep, in (0, 1], got 2.0."],
         ),
         (
             {"method": {"kind": "local_only", "aggregate": "median"}},
             [
                 "method.aggregate: 'local_only' takes none: nothing is averaged; every client keeps its own model. "
-                "Leave it out, or take another method"
+                "Leave it out, or use another method"
             ],
         ),
         (
@@ -305,6 +310,12 @@ _SAME = [
     'compare.methods=["fedavg"]',
     "compare.target=0.5",
     "compare.frame=true",
+    'robustness.rules=["median"]',
+    'robustness.attacks=["alie"]',
+    "robustness.shares=[0.3]",
+    'robustness.by=["samples"]',
+    "robustness.seeds=[7]",
+    "robustness.most_cost=0.1",
     "engine.nodes=2",
     "engine.width=3",
     "output.stages=true",
@@ -336,6 +347,7 @@ _SAME = [
     "flower.ask=1",
 ]
 _OTHER = [
+    "task=regression",
     "codec=half",
     "download_codec=half",
     "name=x",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,8 @@ def test_placed_clients_are_told(tmp_path: Path):
     (row,) = lines(folder / "metrics/clusters.jsonl")
     assert (row["clients"], row["of"]) == (1, 4)
     looked = fedquilt("clusters", folder).out
-    assert "1 of 4 placed; the others are scored with the model of lowest loss on their training samples" in looked
-    assert "planted groups (1 of 4 placed): ari" in looked
+    assert "1 of 4 placed; the others use the cluster model with the lowest training loss" in looked
+    assert "true groups (1 of 4 placed): ari" in looked
     assert "1 of 4 placed; of these, ARI" in (folder / "report.html").read_text(encoding="utf-8")
     compared = fedquilt("compare", recipe, *out, "compare.methods=[{kind='ifca', n_clusters=2}, {kind='fedavg'}]").out
     assert "(1 of 4 placed)" in " ".join(compared.split())
@@ -211,19 +212,43 @@ def test_modes_without_validation_rows_and_by_name():
     assert "serve" not in vars(named.state)
 
 
+def test_adjusted_modes_are_scored_and_may_be_served():
+    """With the clients' class counts, five modes; on every split the scores are those of the method's own modes."""
+    data = digits()
+    snapshot = last(loge(send_counts=True), data, rounds=2, score=classify)
+    told, modes = snapshot.metrics, snapshot.method.modes(snapshot.state)
+    assert list(modes) == ["universal", "realigned", "plain", "universal_adjusted", "adjusted"]
+    valid = {mode: told[f"global_valid_accuracy_{mode}"] for mode in modes}
+    assert told["served"] == max(valid, key=lambda mode: valid[mode])
+    for mode, model in modes.items():
+        score = classify(snapshot.method.predict, model, data.evaluation(0, "test")).accuracy
+        assert snapshot.evaluations[0][f"global.{mode}"]["test"].accuracy == score
+    heard = {f"common_valid_accuracy_{mode}": 0.1 for mode in modes} | {"common_valid_accuracy_adjusted": 0.2}
+    chosen = snapshot.method.observe(snapshot.state, heard)
+    assert chosen.serve == "adjusted"
+    assert torch.equal(chosen.counts, snapshot.state.counts)
+
+
 def test_all_modes_are_printed(tmp_path: Path):
     recipe = tmp_path / "loge.toml"
     recipe.write_text(
         SMALL.replace('kind = "logistic"', 'kind = "mlp"\nhidden = [16]') + '[method]\nkind = "fedloge"\nnorm = 3.0\n'
     )
     out = ("output.folder=" + str(tmp_path / "runs"), "rounds=1")
-    said = " ".join(fedquilt("run", recipe, *out).out.split())
-    assert "global model: " in said
-    for rows in ("clients' validation samples", "clients' test samples"):
-        assert f"on {rows} universal " in said
+    told = fedquilt("run", recipe, *out).out
+    assert "global model in all modes" in " ".join(told.split())
+    rows = [line.split() for line in told.split("\n")]
+    assert ["mode", "valid", "test"] in rows
+    best = json.loads(next((tmp_path / "runs").glob("*/result.json")).read_text())["best"]
+    for mode in ("universal", "realigned", "plain"):
+        scores = (best[f"global_{split}_accuracy_{mode}"] for split in ("valid", "test"))
+        assert [mode, *(f"{100 * score:.1f}" for score in scores)] in rows
+    assert f"\nglobal model: {best['served']}\n" in told
+    counted = fedquilt("run", recipe, *out, "method.send_counts=true", "name=counted").out
+    assert "\n universal_adjusted " in counted
+    assert "\n adjusted " in counted
     bare = " ".join(fedquilt("run", recipe, *out, "data.valid=0", "name=bare").out.split())
-    assert "global model: universal;" in bare
-    assert "there are no validation samples to choose a mode on" in bare
+    assert "global model: universal; there are no validation samples to choose a mode on" in bare
 
 
 def test_a_client_without_rows_does_not_decide_for_others():

@@ -85,3 +85,15 @@ def test_the_commands_tell_the_same(words: tuple[str, str], setting: str, row: d
 def test_the_list_of_partitions_and_the_paper_of_a_method() -> None:
     assert [row["name"] for row in fedquilt("partitions", "--json").json] == list(entries("partition"))
     assert "Li et al., Federated Optimization" in fedquilt("methods", "fedprox").out
+
+
+NOBODYS = {  # choices that no paper is cited for
+    "codec": {"uniform", "half", "sparse", "lfsr"},
+    "partition": {"iid", "dirichlet_per_client", "class_groups", "log_normal", "power_law", "truncated_per_client"},
+    "model": {"logistic", "mlp", "cnn_mnist", "cnn_cifar", "signal_cnn"},
+}
+
+
+@pytest.mark.parametrize("kind", ["method", "codec", "partition", "model"])
+def test_every_choice_tells_its_paper(kind: str) -> None:
+    assert {name for name in entries(kind) if not detail(kind, name)["reference"]} == NOBODYS.get(kind, set())

@@ -119,7 +119,9 @@ COMPARE = ['compare.methods=["fedavg","local_only"]', "compare.seeds=[0]", "roun
 
 
 @pytest.mark.usefixtures("no_counters")
-@pytest.mark.filterwarnings("ignore:engine.at_once = 2. runs are played one by one")  # beside threads of other tests
+@pytest.mark.filterwarnings(
+    "ignore:engine.at_once = 2. runs execute one after another"
+)  # beside threads of other tests
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_comparison_says_once_that_nothing_is_measurable(tmp_path: Path, at_once: int) -> None:
     said = fedquilt("compare", small(tmp_path), *COMPARE, "engine.kind=auto", f"engine.at_once={at_once}").out

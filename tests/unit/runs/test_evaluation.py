@@ -338,9 +338,9 @@ def test_a_snapshot_speaks_of_its_own_round_only() -> None:
     digest = first.digest()
     second = next(steps)
     assert second.digest() != digest
-    with pytest.raises(InputError, match="has gone on to round 2"):
+    with pytest.raises(InputError, match="has already reached round 2"):
         first.digest()
-    with pytest.raises(InputError, match="has gone on"):
+    with pytest.raises(InputError, match="has already reached"):
         first.personal_model(0)
 
 

@@ -33,7 +33,7 @@ def test_texts_of_a_table_become_word_ids(tmp_path):
 def test_text_options_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / "mail.csv"
     path.write_text(MAIL)
-    with pytest.raises(InputError, match="text and features exclude each other"):
+    with pytest.raises(InputError, match="text and features are mutually exclusive"):
         Federation.from_csv(path, text="text", features=["title"], clients=2)
     with pytest.raises(InputError, match="no column 'body'"):
         Federation.from_csv(path, text="body", clients=2)
@@ -67,7 +67,7 @@ def test_limit_also_limits_the_common_test_set(tmp_path):
 
 @pytest.mark.parametrize("where", ["no_such_module_here:x", "fedquilt.data:no_such_name"])
 def test_an_entry_point_that_leads_nowhere_is_named(where):
-    with pytest.raises(InputError, match=f"'mine' .from my-package. cannot be had from {where}: .*no_such_"):
+    with pytest.raises(InputError, match=f"'mine' .from my-package. cannot be loaded from {where}: .*no_such_"):
         RegistryEntry("mine", where, "from my-package").load()
 
 

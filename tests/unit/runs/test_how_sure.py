@@ -46,7 +46,7 @@ def test_clients_rows_know_how_sure_they_are(top: Path) -> None:
 
 def test_the_report_tells_how_sure_clients_scores_are(top: Path) -> None:
     found = panel(top / "report.html", "sureness")
-    assert found["title"] == "How sure clients' scores are"
+    assert found["title"] == "Confidence intervals by client"
     (block,) = found["blocks"]
     columns = {c["key"]: c for c in block["columns"]}
     assert list(columns) == [
@@ -83,7 +83,7 @@ def test_the_watch_page_tells_how_sure_scores_are(top: Path, monkeypatch: pytest
     last = lines(top / "fedavg-seed0/metrics/rounds.jsonl")[-1]
     assert line["accuracy_half"] == last["test_accuracy_rows_half_95"]
     names = {
-        "test accuracy, worst tenth": "accuracy_worst10",
+        "test accuracy, worst 10 %": "accuracy_worst10",
         "test balanced accuracy": "balanced_accuracy",
         "test macro F1": "macro_f1",
     }

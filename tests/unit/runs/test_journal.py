@@ -173,7 +173,7 @@ def stopped_by_sigterm(tmp_path: Path, command: str, kind: str) -> Path:
     process.terminate()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
-    assert "Stopped. What is done is kept; the same command goes on from there." in err
+    assert "Stopped. Finished work is saved; run the same command again to continue." in err
     return folder
 
 

@@ -136,9 +136,9 @@ def test_heads_that_stay_at_home(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("run", "model", "message"),
     [
-        ("fedper", "global", "fedper has no global model. There are: client:0, client:1, client:2."),
-        ("fedper", "best", "kept no best model. There are: client:0"),
-        ("mlp", "cluster:0", "has no clusters. There are: global, best, client:0"),
+        ("fedper", "global", "fedper has no global model. Available: client:0, client:1, client:2."),
+        ("fedper", "best", "has no best model. Available: client:0"),
+        ("mlp", "cluster:0", "has no clusters. Available: global, best, client:0"),
         ("ifca", "cluster:7", r"There is no cluster 7. There are: cluster:0"),
         ("mlp", "client:7", "There is no client '7'. There are: global, best, client:0, client:1, client:2."),
         ("mlp", "globl", r"no model 'globl'; did you mean 'global'\?"),
@@ -169,7 +169,7 @@ def test_what_answers_otherwise_than_its_network_says_so(runs: Path, tmp_path: P
     with pytest.warns(UserWarning, match="more than the network's scores"):
         fedquilt.load_model(runs / "fedproto", "client:0")
     pytest.importorskip("onnxruntime")
-    with pytest.raises(InputError, match="would answer otherwise"):
+    with pytest.raises(InputError, match="would give other predictions"):
         fedquilt.export_model(runs / "fedproto", tmp_path / "a.onnx", "client:0")
 
 
@@ -182,7 +182,7 @@ def test_files_are_not_replaced_unasked(runs: Path, tmp_path: Path) -> None:
         fedquilt.export_model(runs / "mlp", tmp_path / "a.bin")
     with pytest.raises(InputError, match="did you mean 'onnx'"):
         fedquilt.export_model(runs / "mlp", tmp_path / "a.bin", format="onx")
-    with pytest.raises(InputError, match="mlp is not made of a model of transformers"):
+    with pytest.raises(InputError, match="mlp is not a transformers model"):
         fedquilt.export_model(runs / "mlp", tmp_path / "a", format="hf")
 
 
@@ -433,7 +433,7 @@ def test_the_commands(runs: Path, tmp_path: Path) -> None:
     assert "takes float32 rows of shape [1, 8, 8] (as they are); classes: 10" in made.out
     assert "head.weight" in load_file(place)
     told = command("predict", runs / "fedper", tmp_path / "new.npz", "--model", "client:1", "--to", tmp_path / "a.csv")
-    assert re.fullmatch(rf"Wrote {tmp_path}/a.csv: answers to 7 rows: (\d of class \d(, )?)+\n", told.out)
+    assert re.fullmatch(rf"Wrote {tmp_path}/a.csv: predictions for 7 rows: (\d of class \d(, )?)+\n", told.out)
     assert len(table((tmp_path / "a.csv").read_text())) == 7
     wrong = command("predict", runs / "fedper", tmp_path / "new.npz", "--client", "1")
     assert wrong.code == 2

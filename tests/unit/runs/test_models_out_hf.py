@@ -133,5 +133,5 @@ def test_a_masked_autoencoder_leaves_as_a_folder(adapter: str, tmp_path: Path) -
     if adapter == "low_rank":
         start = transformers.ViTMAEForPreTraining.from_pretrained(tmp_path / "start").state_dict()
         assert any(not torch.equal(t, start[n]) for n, t in loaded.state_dict().items())
-    with pytest.raises(InputError, match=r"learns features, no classes\. They are made by load_model"):
+    with pytest.raises(InputError, match=r"learns features, not classes\. Compute them with load_model"):
         fedquilt.predict(folder, np.zeros((1, 1, 8, 8), np.float32))

@@ -107,7 +107,7 @@ def test_side_by_side_a_loss_is_the_same_but_for_rounding(recipe: Path) -> None:
 def test_methods_with_a_loss_of_their_own_refuse_another(recipe: Path, method: str) -> None:
     said = fedquilt("run", recipe, f"method.kind={method}", "train.loss=my.py:smooth")
     assert said.code == 2
-    assert f"{method} has a loss of its own" in said.err
+    assert f"{method} has its own loss" in said.err
 
 
 def test_a_loop_is_the_local_work(recipe: Path) -> None:

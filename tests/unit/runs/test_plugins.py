@@ -85,19 +85,22 @@ def test_a_recipe_uses_it_on_every_engine(site: Path) -> None:
     assert found["local"]["digest"] == found["workers"]["digest"] == found["counting"]["digest"]
 
 
-def test_its_method_keeps_every_promise(site: Path) -> None:
-    """The installed method, checked as whoever wrote it would."""
+def test_its_method_and_its_engine_keep_every_promise(site: Path) -> None:
+    """Both as they are installed, checked as whoever wrote them would."""
     code = (
-        "from fedquilt.testing import check_method, network\n"
+        "from fedquilt.testing import check_engine, check_method, network\n"
         "from fedquilt.testing.toy import WORK\n"
-        "from quilt_extras import Damped\n"
+        "from quilt_extras import Counting, Damped\n"
         "if __name__ == '__main__':\n"
         "    print(check_method(Damped(network(), step=0.8, **WORK)))\n"
+        "    print(check_engine(Counting()))\n"
     )
     (site / "checked.py").write_text(code)
     done = subprocess.run([sys.executable, "checked.py"], capture_output=True, text=True, env=told(site), cwd=site)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {line.split()[0] for line in done.stdout.splitlines()} == {"passed"}
+    found = dict(line.split()[1::-1] for line in done.stdout.splitlines() if not line.startswith(" "))
+    assert [name for name, how in found.items() if how != "passed"] == ["tells_of_lost_clients"]  # it cannot lose any
+    assert {"learns", "resumes", "same_as_local"} <= found.keys()
 
 
 def test_the_page_shows_this_package() -> None:

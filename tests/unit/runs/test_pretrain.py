@@ -120,7 +120,7 @@ def test_other_settings_do_not_go_on(done, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="holds other weights already"):
         pretrain(config(), tmp_path, SHORT)
     (tmp_path / STATE).write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"is damaged .* Begin anew with --fresh"):
+    with pytest.raises(InputError, match=r"is damaged .* Start from scratch with --fresh"):
         pretrain(config(), tmp_path, SHORT)
     assert pretrain(config(), tmp_path, SHORT, fresh=True).sha256 == facts.sha256
 

@@ -34,7 +34,7 @@ def test_a_comparison_of_methods_without_labels(tmp_path: Path) -> None:
         assert row["probe_all_average_half_95"] == pytest.approx(12.706 * (high - low) / 2, rel=1e-3)
     assert summary["winner"]["method"] in rows
     assert 0 < summary["untrained"] < 1
-    assert "What was kept and forgotten" in (top / "report.html").read_text()
+    assert "Forgetting" in (top / "report.html").read_text()
     table = list(csv.DictReader((top / "table.csv").read_text().splitlines()))
     assert [row["method"] for row in table] == list(rows)
     assert float(table[1]["probe_all_average"]) == pytest.approx(rows["podfcssv"]["probe_all_average"])
@@ -62,4 +62,4 @@ def test_a_sweep_has_no_score_to_choose_by(tmp_path: Path) -> None:
     recipe = ROOT / "recipes/podfcssv/smoke.toml"
     said = fedquilt("sweep", recipe, "--set", "method.lambda_proto=0.1,1", f"output.folder={tmp_path}")
     assert said.code == 2
-    assert "no accuracy to choose by" in said.err
+    assert "no accuracy to select by" in said.err

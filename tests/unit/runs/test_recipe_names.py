@@ -88,7 +88,7 @@ def test_the_command_lists_reads_and_copies(tmp_path: Path, monkeypatch: pytest.
     assert Path("digits.toml").read_text() == text
     again = fedquilt("recipes", "stitch/digits", "--copy", "--json")
     assert again.code == 2
-    assert "is here already" in json.loads(again.out)["message"]
+    assert "already exists here" in json.loads(again.out)["message"]
     assert "fedquilt recipes NAME --copy" in fedquilt("recipes", "--copy").err
     assert "Did you mean 'demo'" in fedquilt("recipes", "dmeo").err
 

@@ -12,6 +12,7 @@ import pytest
 from fedquilt.config.config import parse
 from fedquilt.core.params import is_weight
 from fedquilt.core.seed import Seed
+from fedquilt.methods.long_tailed.fedloge import FedLoGe
 from fedquilt.methods.self_supervised.podfcssv import PODFCSSV
 from fedquilt.runs.build import method_of
 
@@ -49,7 +50,7 @@ class Elsewhere:
 @pytest.mark.parametrize("path", HGLS, ids=lambda p: p.stem)
 def test_the_recipes_of_hgls_have_their_controls_and_fitting_models(path: Path) -> None:
     config = parse(tomllib.loads(path.read_text()))
-    shape = {"fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}[config.data.source]
+    shape = {"fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}[config.data.source.kind]
     options = [(choice.kind, dict(choice.options)) for choice in config.compare.methods]
     for control in ("fedavg", "fedper", "fedper_finetune"):
         assert (control, {}) in options
@@ -76,7 +77,7 @@ def test_the_published_long_tails(letter: str) -> None:
     """500 rounds of 5 epochs with batches of 8; 40 clients of CIFAR-10, 20 of CIFAR-100."""
     classes, factor, alpha = SETTINGS[letter]
     config = parse(tomllib.loads((ROOT / "long_tail" / f"cifar{classes}_lt_{letter}.toml").read_text()))
-    assert config.data.source == f"cifar{classes}"
+    assert config.data.source.kind == f"cifar{classes}"
     assert config.data.long_tail is not None
     assert config.data.long_tail.options["factor"] == factor
     assert config.data.partition.options == {"alpha": alpha, "random_state": 3407}
@@ -89,6 +90,38 @@ def test_the_published_long_tails(letter: str) -> None:
     assert heads.fixed.weight.shape == heads.general.weight.shape == (classes, 512)
     sizes = {n: t.numel() for n, t in heads.body.items() if is_weight(n)}
     assert sum(sizes.values()) == (11_168_832 if classes == 10 else 21_276_992)
+
+
+PUBLISHED = {
+    "cifar100_lt": (3, 32, 32),
+    "cifar10_lt": (3, 32, 32),
+    "image_net_lt": (3, 64, 64),
+    "inaturalist": (3, 64, 64),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_recipes_of_fedloge_can_be_played(name: str) -> None:
+    """Every method fits the model, with fewer classes, whose frame is quick to build; the published one is among
+    them, beside the balanced one and FedAvg with balanced softmax."""
+    config = parse(tomllib.loads((ROOT / "published" / f"fedloge_{name}.toml").read_text()))
+    assert config.data.source.kind == name.removesuffix("_lt" if "cifar" in name else "")
+    made = [method_of(config.with_method(c), Elsewhere(PUBLISHED[name], 10)) for c in config.compare.methods]
+    losses = [m.frame_loss for m in made if isinstance(m, FedLoGe)]
+    assert losses == ["cross_entropy", "balanced"]
+    assert {"fedavg", "fedavg_balanced"} <= {c.kind for c in config.compare.methods}
+    assert len(config.compare.seeds) == 3
+
+
+def test_the_command_of_fedloges_readme() -> None:
+    """40 clients, three tenths of them in each of 500 rounds, ResNet-34."""
+    config = parse(tomllib.loads((ROOT / "published" / "fedloge_cifar100_lt.toml").read_text()))
+    setting_f = parse(tomllib.loads((ROOT / "long_tail" / "cifar100_lt_f.toml").read_text()))
+    assert (config.data.clients, config.cohort.fraction, config.rounds) == (40, 0.3, 500)
+    assert (config.model.kind, config.seed, config.method.options["norm"]) == ("resnet34", 3407, 0.1)
+    for part in ("long_tail", "partition", "transforms"):
+        assert getattr(config.data, part) == getattr(setting_f.data, part)
+    assert config.train == setting_f.train
 
 
 def test_the_published_settings_of_podfcssv() -> None:

@@ -55,17 +55,17 @@ def test_the_headline_the_cards_and_the_tests_say_the_same(tmp_path: Path) -> No
     write_report(folder)
     lead = panel(folder / "report.html", "headline")["blocks"]
     tied = {"Ditto", "FedRep"}
-    assert " cannot be told apart from " in lead[0]["paragraphs"][1]
+    assert " not significantly different from " in lead[0]["paragraphs"][1]
     label, value, _ = lead[1]["items"][0]
     assert (label, set(value.split(", "))) == ("best 2 methods", tied)
     rows = panel(folder / "report.html", "comparison")["blocks"][0]["rows"]
     assert {r["method"] for r in rows if r.get("best")} == tied
     shown, folded = panel(folder / "report.html", "tests")["blocks"]
     verdicts = {r["method"]: r["verdict"] for r in shown["rows"]}
-    assert {n for n, v in verdicts.items() if v == "not told apart"} == tied - {value.split(", ")[0]}
-    assert set(verdicts.values()) == {"not told apart", "significantly lower"}
+    assert {n for n, v in verdicts.items() if v == "not significant"} == tied - {value.split(", ")[0]}
+    assert set(verdicts.values()) == {"not significant", "significantly lower"}
     assert [c["key"] for c in shown["columns"] if c["kind"] == "p"] == ["p"]  # one test beside the verdict
-    assert "another question" in next(c["help"] for c in folded["columns"] if c["key"] == "seeds_t")
+    assert "not used for the verdict" in next(c["help"] for c in folded["columns"] if c["key"] == "seeds_t")
 
 
 def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
     rows = panel(write_report(folder), "comparison")["blocks"][0]["rows"]
     assert [r["method"] for r in rows][1:3] == ["Local only (not run)", "Centralized (not run)"]
     lead = panel(folder / "report.html", "headline")["blocks"][0]["paragraphs"]
-    assert "One seed cannot tell methods apart" in lead[1]
+    assert "One seed is not enough to rank methods" in lead[1]
 
 
 def test_text_from_data_cannot_leave_its_element(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_large_heat_maps_are_thinned_and_say_so(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("fedquilt.report.panels.clients.MOST_CELLS", 600)
     folder = made_comparison(tmp_path / "made", clients=20, rounds=20, seeds=1)
     heat = panel(write_report(folder), "heat")
-    assert "thinned" in heat["note"]
+    assert "subsampled" in heat["note"]
     cells = sum(len(v["values"]) * len(v["values"][0]) for v in heat["blocks"][0]["variants"])
     assert 300 < cells <= 700
     assert (heat["blocks"][0]["variants"][0]["x"][0], heat["blocks"][0]["variants"][0]["x"][-1]) == ("1", "20")

@@ -47,7 +47,7 @@ def test_a_table_is_learned_with_defaults(tmp_path: Path):
     assert "doubt" not in result
     assert "town (3 levels)" in result["preparation"]["told"]
     bare = {"standardise": False, "features": ["glucose", "income"]}
-    with pytest.raises(RoundError, match="leave the scale of its past"):
+    with pytest.raises(RoundError, match="be out of scale"):
         played(recipe(path, data=bare), tmp_path / "stopped")
     raw = played(recipe(path, data=bare, cohort={"max_growth": 1e30}), tmp_path / "raw")
     assert raw["best"]["test_accuracy"] < result["best"]["test_accuracy"] - 0.2

@@ -283,7 +283,7 @@ def test_by_default_one_run_per_core_with_auto_alone(tmp_path: Path, monkeypatch
     assert at_once("engine.at_once=2") == 2  # who asks for it gets it
     monkeypatch.setattr(player, "forks", lambda device: False)
     assert at_once() == 1
-    with pytest.warns(UserWarning, match="one by one"):
+    with pytest.warns(UserWarning, match="one after another"):
         assert at_once("engine.at_once=2") == 1
 
 

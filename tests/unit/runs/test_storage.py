@@ -307,7 +307,7 @@ def test_when_every_snapshot_is_damaged_nothing_is_touched(played: Path) -> None
 
 @pytest.mark.parametrize(
     ("identity", "data", "reason"),
-    [("other", "these", "made by another method"), ("me", "those", "the data are not those the run began with")],
+    [("other", "these", "belongs to another method"), ("me", "those", "the data have changed since the run started")],
 )
 def test_a_snapshot_of_another_run_is_refused(played: Path, identity: str, data: str, reason: str) -> None:
     before = files(played)

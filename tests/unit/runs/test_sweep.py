@@ -161,10 +161,10 @@ def test_names_and_values_are_checked_before_the_first_run(tmp_path: Path, space
 
 
 def test_nothing_to_vary_nothing_to_choose_on_and_ranges_in_a_grid(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="There is nothing to vary"):
+    with pytest.raises(InputError, match="There are no hyperparameters to vary"):
         sweep(recipe(tmp_path, {}))
     config = recipe(tmp_path, {"train.epochs": [1, 2]})
-    with pytest.raises(ConfigError, match="a sweep chooses on validation samples, and there are none"):
+    with pytest.raises(ConfigError, match="a sweep selects on validation samples, and there are none"):
         sweep(config.model_copy(update={"data": config.data.model_copy(update={"valid": 0.0})}))
     with pytest.raises(InputError, match="is a range, and a grid needs values"):
         sweep(recipe(tmp_path, {"train.epochs": {"low": 1, "high": 2}}))
@@ -277,7 +277,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert len(ranking(Path(said["folder"]))) == 3
     assert lines(Path(said["folder"]) / "point002-seed0/metrics/rounds.jsonl")
     both = fedquilt("sweep", path, "--random", 2, "--optuna", 3)
-    assert (both.code, "exclude each other" in both.err) == (2, True)
+    assert (both.code, "mutually exclusive" in both.err) == (2, True)
     odd = fedquilt("sweep", path, "--set", "train.epochs")
     assert (odd.code, "is not of the form NAME=VALUE" in odd.err) == (2, True)
     bad = fedquilt("sweep", path, "--set", "train.epochs=3..1")

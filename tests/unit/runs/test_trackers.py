@@ -34,7 +34,7 @@ class Listening:
         HEARD.append((what, *more))
 
     def start(self, run: RunInfo) -> str:
-        self._hear("start", run.told, run.place, run.config["rounds"], run.name)
+        self._hear("start", run.logged, run.place, run.config["rounds"], run.name)
         return "here"
 
     def log(self, round: int, numbers: Mapping[str, float]) -> None:
@@ -121,7 +121,7 @@ def test_a_failing_tracker_is_noted_once_and_the_run_and_the_others_go_on(tmp_pa
     plain = play(recipe(), tmp_path / "plain")[1][-1].digest()
     made, rounds = play(recipe({"kind": "listening", "fails": stage}, "listening"), tmp_path / "run")
     assert rounds[-1].digest() == plain
-    assert made.notes == ["the tracker 'listening#0' failed and is told no more: OSError: no line"]
+    assert made.notes == ["the tracker 'listening#0' failed and was disabled: OSError: no line"]
     assert [h[:2] for h in HEARD if h[0] == "log"][-1] == ("log", 3)
     assert (tmp_path / "run/result.json").exists()
 

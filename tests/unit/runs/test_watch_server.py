@@ -188,4 +188,4 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     watch.send_signal(signal.SIGINT)
     out, err = watch.communicate(timeout=20)
     assert (watch.returncode, err) == (0, "")
-    assert "runs go on" in out
+    assert "runs continue" in out

@@ -77,14 +77,14 @@ def _said(monkeypatch: pytest.MonkeyPatch, folder: Path, best: dict[str, Any]) -
 
 def test_without_validation_rows_no_round_is_chosen_on_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     scored = {"test_accuracy": 0.5}
-    assert "round 2 (no validation samples to choose on)" in _said(monkeypatch, tmp_path, scored)
+    assert "round 2 (no validation samples)" in _said(monkeypatch, tmp_path, scored)
     for name in ("valid_accuracy", "common_valid_accuracy"):  # clients' samples, or the server's
-        assert "round 2 (chosen on validation)" in _said(monkeypatch, tmp_path, {**scored, name: 0.5})
+        assert "round 2 (best on validation)" in _said(monkeypatch, tmp_path, {**scored, name: 0.5})
         assert validated({"best": {name: 0.5}})
     assert not validated({"best": {"valid_loss": 0.5}})
     assert validated({"best": {"valid_loss": 0.5}, "chosen_by": "loss"})
     assert not validated({})
-    assert chosen(False) == "last round scored (there are no validation samples)"
+    assert chosen(False) == "last evaluated round (no validation samples)"
 
 
 def test_a_folder_that_is_not_there_is_not_a_run_without_clusters(tmp_path: Path):
@@ -101,14 +101,15 @@ def test_a_comparison_tells_the_modes_of_methods_that_have_them(tmp_path: Path):
     said = fedquilt("compare", recipe, "data.common_test=0.3")
     assert said.code == 0, said.err
     (top,) = (tmp_path / "runs").glob("compare-*")
-    (line,) = [line for line in said.out.replace("\n", " ").split("FedLoGe: ")[1:] if line.startswith("global model: ")]
+    lines = [line.split() for line in said.out.split("\n")]
     best = [json.loads((top / f"fedloge-seed{seed}/result.json").read_text())["best"] for seed in (0, 1)]
     names = [n for n in best[0] if n.startswith("common_test_accuracy_") and not n.endswith("half_95")]
     assert len(names) >= 2
     for name in names:
         mode, mean = name.removeprefix("common_test_accuracy_"), (best[0][name] + best[1][name]) / 2
-        assert f"{mode} {100 * mean:.1f}" in line
-    assert "FedAvg: global model" not in said.out
+        assert [f"{100 * mean:.1f}" in line for line in lines if line[:2] == ["FedLoGe,", mode]] == [True]
+    assert "FedLoGe, global model: " in said.out
+    assert "FedAvg, global model" not in said.out
     (told,) = [
         b["paragraphs"]
         for b in panel(top / "report.html", "headline")["blocks"]

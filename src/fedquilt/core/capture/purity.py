@@ -70,7 +70,7 @@ class Hooks:
         return None
 
 
-class Reading(TorchFunctionMode):
+class ReadWatch(TorchFunctionMode):
     """Notes where code inside takes numbers out of tensors, past the kernels: what it makes of them is not seen."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt.core.capture.marks import Mark, generators
-from fedquilt.core.capture.purity import PurityWatch, Reading, WatchedObjective
+from fedquilt.core.capture.purity import PurityWatch, ReadWatch, WatchedObjective
 from fedquilt.core.resident import Resident
 from fedquilt.core.tree import forms
 from fedquilt.kernels import CannotRecord, CapturedStep, Player, Recorder, enabled
@@ -238,7 +238,7 @@ class UpdateSteps:
 
     def _record(self, known: _Known, moving: list[Tensor], eager: Eager) -> list[Tensor]:
         versions = [t._version for t in (*self.stable, *moving)]
-        reading, recorder = Reading(), Recorder()
+        reading, recorder = ReadWatch(), Recorder()
 
         def recorded() -> list[Tensor]:
             with reading if self.watch is not None else nullcontext(), recorder:

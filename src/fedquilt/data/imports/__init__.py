@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedquilt.data.imports.columns import Words
+from fedquilt.data.imports.columns import Targets, Words, labelled
 from fedquilt.data.imports.folders import of_folder
 from fedquilt.data.imports.hub import of_flwr, of_hf
 from fedquilt.data.imports.pfllib import is_split, of_pfllib
@@ -15,8 +15,10 @@ from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.errors import InputError
 
 __all__ = [
+    "Targets",
     "Words",
     "is_split",
+    "labelled",
     "of_csv",
     "of_flwr",
     "of_folder",
@@ -30,7 +32,7 @@ __all__ = [
 
 def open(
     path: Path,
-    label: str | None = None,
+    label: str | Targets | None = None,
     user: str | None = None,
     size: int | None = None,
     features: Sequence[str] | None = None,
@@ -49,16 +51,10 @@ def open(
         categories: Columns of a table that are categories though their cells look like numbers.
     """
     table = path.name.endswith((".csv", ".csv.gz", ".parquet"))
-    for option, value, fits, what in (
-        ("label", label, table, "tables (.csv, .parquet)"),
-        ("user", user, not path.is_dir(), "files; in a folder, clients have folders of their own"),
-        ("features", features, table, "tables (.csv, .parquet)"),
-        ("categories", list(categories) or None, table, "tables (.csv, .parquet)"),
-        ("text", words and words.columns, table, "tables (.csv, .parquet)"),
-        ("size", size, path.is_dir(), "folders of images"),
-    ):
-        if value is not None and not fits:
-            raise InputError(f"{option} = {value!r} is for {what}, and {path} is something else. Leave it out.")
+    of_tables = {"label": label, "features": features, "categories": list(categories) or None}
+    _refuse(path, of_tables | {"text": words and words.columns}, not table, "tables (.csv, .parquet)")
+    _refuse(path, {"user": user}, path.is_dir(), "files; in a folder, clients have folders of their own")
+    _refuse(path, {"size": size}, not path.is_dir(), "folders of images")
     if path.is_dir():
         return of_folder(path, 64 if size is None else size)
     if table:
@@ -67,3 +63,10 @@ def open(
     if path.is_file() and path.suffix != ".npz":
         raise InputError(f"{path} is none of .npz, .csv, .csv.gz, .parquet. Save it as one of them, or give a folder.")
     return arrays_of(load(path), str(path), user)
+
+
+def _refuse(path: Path, options: Mapping[str, object], where: bool, what: str) -> None:
+    """Raise if one of these options is given ``where`` it means nothing."""
+    for option, value in options.items():
+        if where and value is not None:
+            raise InputError(f"{option} = {value!r} is for {what}, and {path} is something else. Leave it out.")

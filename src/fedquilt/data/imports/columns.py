@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.plain import Array
+from fedquilt.core.task import Task
 from fedquilt.data.npz import Arrays
 from fedquilt.data.reading import Reading
 from fedquilt.data.sources.formats.text import encoded, vocabulary
@@ -45,6 +47,39 @@ class Words:
         return encoded(texts, words, self.length), Reading(text=self.columns, words=tuple(words), length=self.length)
 
 
+@dataclass(frozen=True)
+class Targets:
+    """Columns of numbers as y: float64 [rows], or [rows, columns] of several.
+
+    Example:
+        >>> Targets(("a", "b"))({"a": np.array(["1", "2"]), "b": np.array(["0.5", "1"])}, "my.csv").tolist()
+        [[1.0, 0.5], [2.0, 1.0]]
+    """
+
+    columns: tuple[str, ...]
+
+    def __call__(self, columns: Mapping[str, Array], where: str) -> Array:
+        """The targets of each row."""
+        found = []
+        for name in self.columns:
+            numbers = _as_numbers(columns[name])
+            if numbers is None:
+                _refuse_empty(columns[name], f"{where}, column {name!r},")
+                raise InputError(f"{where}, column {name!r}, holds names, but targets are numbers. Name other columns.")
+            found.append(numbers.astype(np.float64))
+        return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+
+def labelled(label: str | Sequence[str], options: Mapping[str, Any]) -> str | Targets:
+    """The label column, or the target columns where the options have a task whose targets are numbers."""
+    task: Task | None = options.get("task")
+    if task is not None and task.numeric:
+        return Targets((label,) if isinstance(label, str) else tuple(label))
+    if not isinstance(label, str):
+        raise InputError(f"label = {list(label)!r} names several columns, and a row has one class label. Name one.")
+    return label
+
+
 def joined(columns: Mapping[str, Array], names: Sequence[str]) -> list[str]:
     """The text of each row: that of these columns with spaces between."""
     return [" ".join(row) for row in zip(*(columns[n].astype(str) for n in names), strict=True)]
@@ -53,7 +88,7 @@ def joined(columns: Mapping[str, Array], names: Sequence[str]) -> list[str]:
 def arrays_from(
     columns: Mapping[str, Array],
     where: str,
-    label: str,
+    label: str | Targets,
     user: str | None,
     features: Sequence[str] | None,
     words: Words | str | None = None,
@@ -62,41 +97,56 @@ def arrays_from(
     """The number columns and categories side by side as x (see :mod:`fedquilt.data.tabular`), or the words of the text
     columns (int32); the label column as y, the user column as user."""
     words = Words((words,)) if isinstance(words, str) else words
-    inputs = (*(features or ()), *(words.columns if words else ()))
-    lacking = [name for name in (label, *([user] if user else []), *inputs) if name not in columns]
-    if lacking:
-        raise InputError(f"{where} has no column {lacking[0]!r}. Its columns are {', '.join(columns)}.")
-    if label in inputs:
-        raise InputError(
-            f"{where}: features names {label!r}, the column of labels. Leave it out: it would tell the answer."
-        )
-    if words and features is not None:
-        raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
-    for name in (label, *((user,) if user else ()), *(words.columns if words else ())):
-        check_cells(columns[name], f"{where}, column {name!r}")
+    wanted = label.columns if isinstance(label, Targets) else (label,)
+    _check_asked(columns, where, wanted, (user,) if user else (), features, words.columns if words else ())
     table, reading = None, Reading()
     if words:
         x, reading = words.read(columns)
     else:
-        x, table = _side_by_side(columns, where, label, user, features, categories)
+        x, table = _side_by_side(columns, where, wanted, user, features, categories)
         reading = Reading(columns=tuple(c.name for c in table.columns))
-    y, names = labels(columns[label], f"{where}, column {label!r}")
+    names: tuple[str, ...] = ()
+    if isinstance(label, Targets):
+        y = label(columns, where)
+    else:
+        y, names = labels(columns[label], f"{where}, column {label!r}")
     people = users(columns[user], f"{where}, column {user!r}") if user else None
-    reading = replace(reading, names=names, label=label)
+    reading = replace(reading, names=names, label=", ".join(wanted))
     return Arrays(x, y, user=people, classes=len(names) or None, name=where, table=table, reading=reading)
+
+
+def _check_asked(
+    columns: Mapping[str, Array],
+    where: str,
+    wanted: Sequence[str],
+    users: Sequence[str],
+    features: Sequence[str] | None,
+    texts: Sequence[str],
+) -> None:
+    """The columns that are named are there, and none is named for two things; ``wanted`` are the labels."""
+    inputs, beside = (*(features or ()), *texts), (*wanted, *users)
+    lacking = [name for name in (*beside, *inputs) if name not in columns]
+    if lacking:
+        raise InputError(f"{where} has no column {lacking[0]!r}. Its columns are {', '.join(columns)}.")
+    for name in set(wanted).intersection(inputs):
+        raise InputError(f"{where}: features names {name!r}, the column of labels. Remove it: it would leak the label.")
+    if texts and features is not None:
+        raise InputError(f"{where}: text and features are mutually exclusive; give only one of them.")
+    for name in (*beside, *texts):
+        check_cells(columns[name], f"{where}, column {name!r}")
 
 
 def _side_by_side(
     columns: Mapping[str, Array],
     where: str,
-    label: str,
+    label: Sequence[str],
     user: str | None,
     features: Sequence[str] | None,
     categories: Sequence[str],
 ) -> tuple[Array, PerColumn]:
-    chosen = [n for n in columns if n not in (label, user)] if features is None else list(features)
+    chosen = [n for n in columns if n not in (*label, user)] if features is None else list(features)
     if not chosen:
-        raise InputError(f"{where} has no columns beside {label!r}; there is nothing to learn from.")
+        raise InputError(f"{where} has no columns beside {', '.join(label)!r}; there is nothing to learn from.")
     return stored({name: columns[name] for name in chosen}, where, categories)
 
 

@@ -60,7 +60,7 @@ def decoded_on_disk(paths: Sequence[Path], size: int, root: Path) -> FileRows | 
             _forget(target, name, there)
             found = _opened(there, shape)
         if found is None:
-            raise InputError(f"{there} was written and cannot be read. Is the disk in order?")
+            raise InputError(f"{there} was written and cannot be read. Is the disk healthy?")
         return found
 
 

@@ -55,11 +55,7 @@ def of_flwr(
     Of a FederatedDataset, 'train' is what is divided; 'test', if divided as well, gives the clients' test samples, and
     undivided it belongs to no client.
     """
-    partitioners = dict(getattr(source, "partitioners", {}) or {"train": source})
-    if "train" not in partitioners or not all(hasattr(made, "load_partition") for made in partitioners.values()):
-        raise InputError(
-            f"{type(source).__name__} is no partitioner, or divides no 'train'. Give one of flwr-datasets."
-        )
+    partitioners = _partitioners(source)
     divided = [part for part in ("train", "test") if part in partitioners]
     pieces = [(*piece, part) for part in divided for piece in _partitions(source, partitioners[part], part)]
     wide = [] if "test" in divided else _test_split(source)
@@ -72,6 +68,16 @@ def of_flwr(
     if "test" not in divided:
         clients = {client: parts["train"] for client, parts in clients.items()}
     return clients, rows[-1] if wide else None, whole.classes
+
+
+def _partitioners(source: object) -> dict[str, Any]:
+    """What divides each part of the data; a partitioner by itself divides the training samples."""
+    found = dict(getattr(source, "partitioners", {}) or {"train": source})
+    if "train" not in found or not all(hasattr(made, "load_partition") for made in found.values()):
+        raise InputError(
+            f"{type(source).__name__} is not a partitioner, or does not partition 'train'. Use one of flwr-datasets."
+        )
+    return found
 
 
 def _partitions(source: Any, partitioner: Any, part: str) -> list[tuple[Any, Any]]:
@@ -94,13 +100,7 @@ def _test_split(source: Any) -> list[Any]:
 
 def _arrays(parts: list[Any], x: str | None, label: str | None, user: str | None, size: int | None) -> Arrays:
     kinds = dict(parts[0].features)
-    inputs, target = (
-        x or _one(kinds, "Image", "x", ()),
-        label or _one(kinds, "ClassLabel", "label", ("label", "labels")),
-    )
-    lacking = [name for name in (inputs, target, user) if name and name not in kinds]
-    if lacking:
-        raise InputError(f"The data set has no column {lacking[0]!r}. Its columns are {', '.join(kinds)}.")
+    inputs, target = _columns(kinds, x, label, user)
     parts = [part for part in parts if len(part)]
     if not parts:
         raise InputError("The data set has no rows. Give at least one.")
@@ -109,6 +109,16 @@ def _arrays(parts: list[Any], x: str | None, label: str | None, user: str | None
     names = tuple(getattr(kinds[target], "names", None) or found_names)
     own = None if user is None else _users(parts, user)
     return Arrays(found, y, user=own, classes=len(names) or None, name="the data set", reading=Reading(names))
+
+
+def _columns(kinds: Mapping[str, Any], x: str | None, label: str | None, user: str | None) -> tuple[str, str]:
+    """The columns of inputs and labels: those named, or the only ones of their kind."""
+    inputs = x or _one(kinds, "Image", "x", ())
+    target = label or _one(kinds, "ClassLabel", "label", ("label", "labels"))
+    lacking = [name for name in (inputs, target, user) if name and name not in kinds]
+    if lacking:
+        raise InputError(f"The data set has no column {lacking[0]!r}. Its columns are {', '.join(kinds)}.")
+    return inputs, target
 
 
 def _users(parts: list[Any], user: str) -> Array:

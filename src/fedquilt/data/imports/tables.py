@@ -15,7 +15,7 @@ import numpy as np
 
 from fedquilt.core.memory import check_bytes
 from fedquilt.core.plain import Array
-from fedquilt.data.imports.columns import Words, arrays_from
+from fedquilt.data.imports.columns import Targets, Words, arrays_from
 from fedquilt.data.npz import Arrays
 from fedquilt.data.sizes import check_parquet, check_texts
 from fedquilt.data.sources.formats.files import text
@@ -26,7 +26,7 @@ _CELL = 64  # bytes that a short cell takes while a csv file is read
 
 def of_csv(
     path: Path,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     delimiter: str = ",",
@@ -75,7 +75,7 @@ def _numbered_rows(path: Path, delimiter: str) -> list[tuple[int, list[str]]]:
 
 def of_parquet(
     path: Path,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     words: Words | str | None = None,
@@ -83,10 +83,9 @@ def of_parquet(
 ) -> Arrays:
     """A parquet file."""
     named, holes = _parquet_cells(path)
-    texts = words.columns if isinstance(words, Words) else words and (words,)
-    needed = [name for name in (label, user, *(texts or ())) if name is not None and name in holes]
-    for name in needed:  # any other cell may be missing
-        raise InputError(f"{path}, column {name!r}, has {holes[name]} empty cells. Fill them in first.")
+    for name in _needed(label, user, words):
+        if name in holes:
+            raise InputError(f"{path}, column {name!r}, has {holes[name]} empty cells. Fill them in first.")
     return arrays_from(named, str(path), label, user, features, words, categories)
 
 
@@ -123,7 +122,7 @@ def _check(path: Path) -> None:
 
 def of_frame(
     frame: Any,
-    label: str = "label",
+    label: str | Targets = "label",
     user: str | None = None,
     features: Sequence[str] | None = None,
     words: Words | str | None = None,
@@ -132,22 +131,23 @@ def of_frame(
     """A data frame; see :func:`fedquilt.data.imports.columns.arrays_from`."""
     where = f"The {type(frame).__name__}"
     named = cells_of(frame, where)
-    texts = words.columns if isinstance(words, Words) else words and (words,)
-    for name in (label, user, *(texts or ())):  # any other cell may be missing
+    for name in _needed(label, user, words):
         gone = sum(v is None or v != v for v in named[name]) if name in named else 0
         if gone:
             raise InputError(f"{where}, column {name!r}, has {gone} empty cells. Fill them in, or drop those rows.")
     return arrays_from(named, where, label, user, features, words, categories)
 
 
+def _needed(label: str | Targets, user: str | None, words: Words | str | None) -> tuple[str, ...]:
+    """The columns in which no cell may be missing."""
+    texts = words.columns if isinstance(words, Words) else (words,) if words else ()
+    wanted = label.columns if isinstance(label, Targets) else (label,)
+    return (*wanted, *((user,) if user else ()), *texts)
+
+
 def cells_of(frame: Any, where: str) -> dict[str, Array]:
     """The columns by their names: numbers with NaN, or objects with None, where a cell is missing."""
-    if hasattr(frame, "collect"):
-        raise InputError(f"{where} is not read yet. Call its collect() first.")
-    found = frame.column_names if hasattr(frame, "column_names") else getattr(frame, "columns", None)
-    names = [] if found is None else list(found)
-    if found is None or not hasattr(frame, "__getitem__") or not all(isinstance(n, str | int) for n in names):
-        raise InputError(f"{where} is no data frame of pandas, polars or pyarrow, whose columns have names.")
+    names = _names(frame, where)
     if not names or not len(frame):
         raise InputError(f"{where} has no {'rows' if names else 'columns'}. Give a table with samples.")
     texts = list(map(str, names))
@@ -156,13 +156,22 @@ def cells_of(frame: Any, where: str) -> dict[str, Array]:
     return {text: _cells(frame[name]) for text, name in zip(texts, names, strict=True)}
 
 
+def _names(frame: Any, where: str) -> list[str | int]:
+    """The names of a data frame's columns."""
+    if hasattr(frame, "collect"):
+        raise InputError(f"{where} is not read yet. Call its collect() first.")
+    found = frame.column_names if hasattr(frame, "column_names") else getattr(frame, "columns", None)
+    if found is None or not hasattr(frame, "__getitem__") or not all(isinstance(n, str | int) for n in found):
+        raise InputError(f"{where} is not a pandas, polars or pyarrow data frame with named columns.")
+    return list(found)
+
+
 def _cells(column: Any) -> Array:
     """One column. Types that know of missing cells become those of numpy."""
     values = np.asarray(column)
     if values.dtype.kind in "biufUM":
         return values
-    find = next((getattr(column, name) for name in ("isna", "is_null", "isnull") if hasattr(column, name)), None)
-    gone = np.array([v is None for v in values]) if find is None else np.asarray(find()).astype(np.bool_)
+    gone = _gone(column, values)
     there = values[~gone]
     if len(there) and all(isinstance(v, bool | int | float | np.number | np.bool_) for v in there):
         if not gone.any():
@@ -176,3 +185,9 @@ def _cells(column: Any) -> Array:
     cells = np.array(values, object)
     cells[gone] = None
     return cells
+
+
+def _gone(column: Any, values: Array) -> Array:
+    """Which cells are missing."""
+    find = next((getattr(column, name) for name in ("isna", "is_null", "isnull") if hasattr(column, name)), None)
+    return np.array([v is None for v in values]) if find is None else np.asarray(find()).astype(np.bool_)

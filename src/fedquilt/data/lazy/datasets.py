@@ -70,7 +70,8 @@ class DatasetRows:
             found = _held.get(self.held)
             if found is None:
                 raise InputError(
-                    "A data set can be read by this process and those forked from it, not by one that was started anew "
+                    "A data set can be read by this process and those forked from it, not by one that was "
+                    "started fresh "
                     "(as in notebooks, with threads, and on other machines). Make it a frozen dataclass, which can be "
                     "built again; or use lazy=False, or engine='local'."
                 )
@@ -163,13 +164,9 @@ def _map_style(given: object, where: str) -> Any:
         return _map_style(given.dataset, where)
     if isinstance(given, tuple) and len(given) == 2 and hasattr(given[0], "shape"):
         raise InputError(f"{where}: (x, y) is a pair of arrays: use Federation.from_clients, or TensorDataset(x, y).")
-    sized = hasattr(given, "__len__") and hasattr(given, "__getitem__")
-    if isinstance(given, IterableDataset) or not sized or isinstance(given, Mapping | str):
-        what = "is read from its beginning only" if hasattr(given, "__iter__") and not sized else "is no data set"
-        if isinstance(given, IterableDataset):
-            what = "is an IterableDataset, read from its beginning only"
+    if told := _no_numbers(given):
         raise InputError(
-            f"{where}: {type(given).__name__} {what}; clients' samples are shuffled and split by their numbers. Give "
+            f"{where}: {type(given).__name__} {told}; clients' samples are shuffled and split by their numbers. Give "
             "a map-style data set, with __len__ and __getitem__: list(dataset) is one, if it fits in memory."
         )
     try:
@@ -177,6 +174,16 @@ def _map_style(given: object, where: str) -> Any:
     except (TypeError, NotImplementedError) as error:
         raise InputError(f"{where}: {type(given).__name__} has no length. Give its class a __len__.") from error
     return given
+
+
+def _no_numbers(given: object) -> str:
+    """Why its items cannot be had by their numbers; '' if they can."""
+    if isinstance(given, IterableDataset):
+        return "is an IterableDataset, read from its beginning only"
+    sized = hasattr(given, "__len__") and hasattr(given, "__getitem__")
+    if not sized and hasattr(given, "__iter__"):
+        return "is read from its beginning only"
+    return "is no data set" if not sized or isinstance(given, Mapping | str) else ""
 
 
 def _tell_dropped(loader: DataLoader[Any], where: str) -> None:
@@ -221,12 +228,7 @@ def _first(dataset: Any, key: Key, where: str, names: tuple[str | None, str | No
 def _parted(item: object, names: tuple[str | None, str | None], where: str) -> tuple[Tensor, object]:
     """The input and the label of an item; the label is None where there is none."""
     if isinstance(item, Mapping):
-        x, y = (_named(item, name, usual) for name, usual in zip(names, (INPUTS, LABELS), strict=True))
-        if x is None or (names[1] is not None and y is None):
-            lacking, option = (names[0], "x") if x is None else (names[1], "label")
-            what = f"no {lacking!r}" if lacking else f"none of {', '.join(INPUTS)}"
-            raise InputError(f"{where}: items have {', '.join(map(str, item))}, {what}. Name one with {option}=...")
-        return _input(item[x], where), None if y is None else item[y]
+        return _parted_by_name(item, names, where)
     if isinstance(item, tuple | list):
         if len(item) not in (1, 2):
             raise InputError(
@@ -235,6 +237,17 @@ def _parted(item: object, names: tuple[str | None, str | None], where: str) -> t
             )
         return _input(item[0], where), item[1] if len(item) == 2 else None
     return _input(item, where), None
+
+
+def _parted_by_name(
+    item: Mapping[Any, object], names: tuple[str | None, str | None], where: str
+) -> tuple[Tensor, object]:
+    x, y = (_named(item, name, usual) for name, usual in zip(names, (INPUTS, LABELS), strict=True))
+    if x is None or (names[1] is not None and y is None):
+        lacking, option = (names[0], "x") if x is None else (names[1], "label")
+        what = f"no {lacking!r}" if lacking else f"none of {', '.join(INPUTS)}"
+        raise InputError(f"{where}: items have {', '.join(map(str, item))}, {what}. Name one with {option}=...")
+    return _input(item[x], where), None if y is None else item[y]
 
 
 def _named(item: Mapping[Any, object], name: str | None, usual: Sequence[str]) -> str | None:
@@ -289,6 +302,11 @@ def _told(dataset: Any, name: str | None) -> Any:
     if isinstance(dataset, ConcatDataset):
         parts = [_told(part, name) for part in dataset.datasets]
         return None if any(p is None for p in parts) else np.concatenate([np.asarray(p) for p in parts])
+    return _kept_by_name(dataset, name)
+
+
+def _kept_by_name(dataset: Any, name: str | None) -> Any:
+    """The labels that a data set keeps under a name: a column, or torchvision's ``targets``."""
     if hasattr(dataset, "column_names") and hasattr(dataset, "with_format"):  # Hugging Face's
         column = next((n for n in ((name,) if name else LABELS) if n in dataset.column_names), None)
         return None if column is None else _whole_numbers(dataset.with_format(None)[column][:])

@@ -138,11 +138,13 @@ class Pathological:
     """A few classes per client: each holds exactly ``classes_per_client`` of them.
 
     Every client takes the classes that fewest others hold so far, ties at random, so holders differ by at most one
-    between classes. A class's rows are divided evenly among its holders. McMahan et al. 2017, arXiv:1602.05629, in
-    the form of Collins et al. 2021, arXiv:2102.07078; see :class:`fedquilt.data.Shards` for the original.
+    between classes. A class's rows are divided evenly among its holders. :class:`fedquilt.data.Shards` is the original
+    of McMahan et al.
 
     Args:
         classes_per_client: How many classes each client holds.
+
+    Reference: Collins et al., Exploiting Shared Representations, 2021, arXiv:2102.07078.
 
     Example:
         >>> from fedquilt import Federation
@@ -165,7 +167,7 @@ class Pathological:
             raise InputError(f"Pathological: {each} classes per client, but the data have {many}. Lower it.")
         if clients * each < many:
             raise InputError(
-                f"Pathological: {clients} clients x {each} classes leave some of the {many} classes to nobody. "
+                f"Pathological: {clients} clients x {each} classes leave some of the {many} classes without a client. "
                 f"Ask for {-(-many // each)} clients or more, or for more classes per client."
             )
         draw = seed.fold("pathological").numpy()

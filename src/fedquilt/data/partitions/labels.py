@@ -65,11 +65,13 @@ class Dirichlet(Concentrated):
 
     The n_k rows of class k are dealt out as near to n_k * p as whole numbers can be (largest remainders), so all rows
     are used. Clients below ``minimum`` are then filled up with random rows of the clients that have most at that
-    moment; nothing is ever drawn again. Hsu, Qi, Brown 2019, arXiv:1909.06335.
+    moment; nothing is ever drawn again.
 
     Args:
         alpha: Small is skewed (0.1), large is even (100).
         minimum: The fewest rows a client may end with.
+
+    Reference: Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution, 2019, arXiv:1909.06335.
 
     Example:
         >>> from fedquilt import Federation

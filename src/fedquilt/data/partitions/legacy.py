@@ -22,11 +22,13 @@ class DirichletChoice:
     """FedLoGe's split: for each class p ~ Dir(alpha, ..., alpha) over clients, then every row draws its client from p.
 
     Bit-exact with the project's logs: numpy's legacy generator, one unused draw of clients x classes coin flips
-    first. Counts are random about n_k * p instead of exact. Xiao et al. 2024, arXiv:2401.08977.
+    first. Counts are random about n_k * p instead of exact.
 
     Args:
         alpha: Small is skewed.
         random_state: What the project calls its seed.
+
+    Reference: Xiao et al., FedLoGe, 2024, arXiv:2401.08977.
 
     Example:
         >>> from fedquilt import Federation
@@ -63,6 +65,8 @@ class DirichletCuts:
     Args:
         alpha: Small is skewed; the project uses 0.15 and 0.1.
         random_state: The number that seeds numpy's generator.
+
+    Reference: He et al., Localize-and-Stitch, 2025.
 
     Example:
         >>> from fedquilt import Federation

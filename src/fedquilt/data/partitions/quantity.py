@@ -79,11 +79,13 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class DirichletSizes(Concentrated):
-    """Client sizes in proportion to one draw p ~ Dir(alpha, ..., alpha) over clients. Li et al. 2022, arXiv:2102.02079.
+    """Client sizes in proportion to one draw p ~ Dir(alpha, ..., alpha) over clients.
 
     Args:
         alpha: Small is skewed (0.5), large is even (100).
         minimum: The fewest rows a client may end with.
+
+    Reference: Li et al., Federated Learning on Non-IID Data Silos, 2022, arXiv:2102.02079.
 
     Example:
         >>> from fedquilt import Federation

@@ -226,7 +226,7 @@ def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) 
             end += len(rows)
     columns = {name: torch.cat([p[name] for p in pieces]) for name in federation.columns}
     if columns["x"].is_floating_point() and not torch.isfinite(columns["x"]).all():
-        raise InputError("The shift makes x infinite. Give it smaller numbers.")
+        raise InputError("The shift makes x infinite. Use smaller values.")
     train, valid, test = map(ClientRows.of, places)
     return replace(
         federation,

@@ -133,7 +133,7 @@ def function_of(reader: Reader | str) -> Reader:
     try:
         found: Reader = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise InputError(f"The reader {reader} cannot be had: {error}. Update the package that names it.") from error
+        raise InputError(f"The reader {reader} cannot be loaded: {error}. Update the package that names it.") from error
     return found
 
 

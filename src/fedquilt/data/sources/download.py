@@ -93,7 +93,7 @@ def _one(file: File, folder: Path, entry: DatasetEntry, report: Report) -> None:
             problems.append(f"  {url}: {_reason(error)}")
     raise DownloadError(
         f"{file.name} of {entry.name} could not be downloaded:\n" + "\n".join(problems) + "\nCheck the connection and "
-        f"try again, or do it by hand. {by_hand(entry, folder)}"
+        f"try again, or download manually. {by_hand(entry, folder)}"
     )
 
 

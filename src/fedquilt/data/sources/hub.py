@@ -37,7 +37,8 @@ def from_hub(entry: DatasetEntry, path: Path) -> Path:
         splits = loaded(datasets.load_dataset, hub.id, hub.subset)
     except Exception as error:  # that package raises whatever its network layers do
         raise DownloadError(
-            f"{entry.name} could not be had from huggingface.co/datasets/{hub.id}: {error}. Check the connection and "
+            f"{entry.name} could not be downloaded from huggingface.co/datasets/{hub.id}: {error}. Check the "
+            "connection and "
             "try again."
         ) from error
     arrays = _columns(splits[hub.train], hub, "train") | (_columns(splits[hub.test], hub, "test") if hub.test else {})

@@ -1,9 +1,7 @@
-"""The data sets that this package knows by name: images here, those with people or text in ``known_people``.
+"""The data sets that this package knows by name: those whose rows come from people, texts, and images.
 
 Sizes and checksums are those that others publish for that very file; docs/datasets.md names them. Where none could be
 found, none is given.
-
-Known data sets whose rows come from people, and texts.
 """
 
 from __future__ import annotations
@@ -215,6 +213,26 @@ _PACKAGED = (
         None,
         "sklearn",
         "pip install scikit-learn",
+    ),
+    *(
+        DatasetEntry(
+            name,
+            terms,
+            whose,
+            (columns,),
+            rows,
+            classes,
+            f"fedquilt.data.sources.readers:{name}",
+            None,
+            "sklearn",
+            "pip install scikit-learn",
+        )
+        for name, terms, whose, columns, rows, classes in (
+            ("diabetes", "not stated", "Efron et al. 2004, in scikit-learn: a regression", 10, 442, None),
+            ("breast_cancer", "CC BY 4.0", "Wolberg et al. 1995, in scikit-learn", 30, 569, 2),
+            ("wine", "CC BY 4.0", "Aeberhard and Forina 1991, in scikit-learn", 13, 178, 3),
+            ("linnerud", "not stated", "Tenenhaus 1998, in scikit-learn: three targets", 3, 20, None),
+        )
     ),
     DatasetEntry(
         "mnist5k",

@@ -117,7 +117,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 if content is not None:
                     yield member.name, member.size, content
                 elif not member.isdir():
-                    raise InputError(f"{archive} holds {member.name!r}, which is a link or a device. It is refused.")
+                    raise InputError(f"{archive} holds {member.name!r}, which is a link or a device. It is rejected.")
     elif archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as packed:
             for entry in (e for e in packed.infolist() if not e.is_dir()):
@@ -131,7 +131,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 def _safe(name: str, archive: Path) -> PurePosixPath:
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or not path.parts or ":" in path.parts[0]:
-        raise InputError(f"{archive} holds {name!r}, which would be written outside its folder. It is refused.")
+        raise InputError(f"{archive} holds {name!r}, which would be written outside its folder. It is rejected.")
     return path
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedquilt.core.plain import Array
 from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.data.sizes import checked_image
+from fedquilt.data.tabular import stored
 from fedquilt.errors import InputError
 
 _SIDE, _TILE = 50, 32  # a sheet is 50 x 50 images of 32 x 32
@@ -21,6 +24,41 @@ def digits() -> Arrays:
 
     x, y = load_digits(return_X_y=True)
     return Arrays((x / 16.0).astype(np.float32).reshape(-1, 1, 8, 8), y.astype(np.int64))
+
+
+def diabetes() -> Arrays:
+    """scikit-learn's 442 patients: how far their diabetes went in a year, from 25 to 346, by ten measurements."""
+    from sklearn.datasets import load_diabetes
+
+    return _of_table(load_diabetes(scaled=False))
+
+
+def breast_cancer() -> Arrays:
+    """scikit-learn's 569 tumours: malignant (1) or benign (0), by 30 measurements of cells."""
+    from sklearn.datasets import load_breast_cancer
+
+    found = _of_table(load_breast_cancer())
+    return replace(found, y=1 - found.y)
+
+
+def wine() -> Arrays:
+    """scikit-learn's 178 wines of three growers, by 13 measurements."""
+    from sklearn.datasets import load_wine
+
+    return _of_table(load_wine())
+
+
+def linnerud() -> Arrays:
+    """scikit-learn's 20 men: weight, waist and pulse, by three exercises."""
+    from sklearn.datasets import load_linnerud
+
+    return _of_table(load_linnerud())
+
+
+def _of_table(found: Any) -> Arrays:
+    """A table of numbers of scikit-learn."""
+    x, table = stored(dict(zip(found.feature_names, found.data.T.astype(np.float64), strict=True)), "scikit-learn")
+    return Arrays(x, found.target, table=table)
 
 
 def mnist5k() -> Arrays:

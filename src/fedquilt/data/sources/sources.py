@@ -54,7 +54,7 @@ def texts(name: str) -> Strings:
     """The texts of a named data set as they are, for encoders that number words themselves."""
     entry = find(name)
     if entry is None or entry.texts is None:
-        raise InputError(f"{name} is no data set of texts; those are {', '.join(n for n in KNOWN if KNOWN[n].texts)}.")
+        raise InputError(f"{name} is not a text data set; these are {', '.join(n for n in KNOWN if KNOWN[n].texts)}.")
     here = place(entry)
     if here is None or (here.path.is_file() and not here.packed):
         raise InputError(f"The texts of {name} are not here: its official files are needed. {missing(entry)}")

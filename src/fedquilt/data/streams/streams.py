@@ -56,24 +56,20 @@ def joined(tasks: Sequence[Federation]) -> tuple[Federation, ...]:
     tests = [dict(task.global_columns) for task in tasks if task.global_columns is not None]
     wide = _stacked(tests)[0] if tests else None
     known = [task.classes for task in tasks if task.classes is not None]
-    made = []
-    for task, base in zip(tasks, bases, strict=True):
-        valid = moved(task.valid, base)
-        held = valid if task.evaluation_valid is task.valid else moved(task.evaluation_valid, base)
-        made.append(
-            replace(
-                task,
-                columns=columns,
-                train=moved(task.train, base),
-                valid=valid,
-                evaluation_valid=held,
-                test=moved(task.test, base),
-                global_columns=wide,
-                classes=max(known, default=None),
-                unlabelled=None if task.unlabelled is None else moved(task.unlabelled, base),
-            )
-        )
-    return tuple(made)
+    common: dict[str, Any] = {"columns": columns, "global_columns": wide, "classes": max(known, default=None)}
+    return tuple(replace(task, **common, **_rows_from(task, base)) for task, base in zip(tasks, bases, strict=True))
+
+
+def _rows_from(task: Federation, base: int) -> dict[str, Any]:
+    """The rows of a task whose columns begin at row ``base`` of longer ones."""
+    valid = moved(task.valid, base)
+    return {
+        "train": moved(task.train, base),
+        "valid": valid,
+        "evaluation_valid": valid if task.evaluation_valid is task.valid else moved(task.evaluation_valid, base),
+        "test": moved(task.test, base),
+        "unlabelled": None if task.unlabelled is None else moved(task.unlabelled, base),
+    }
 
 
 def _stacked(parts: Sequence[Columns]) -> tuple[Columns, list[int]]:
@@ -301,7 +297,7 @@ class Stream:
     def pooled(self) -> Stream:
         """The same with one training client, 'pooled'; all clients must be on time."""
         if self.delays:
-            raise InputError("Clients with delays of their own see different tasks at a time and cannot be pooled.")
+            raise InputError("Clients with individual delays see different tasks at a time and cannot be pooled.")
         return replace(self, tasks=tuple(task.pooled() for task in self.tasks))
 
     def fingerprint(self) -> str:

@@ -47,7 +47,7 @@ class Elsewhere:
             for client in {*site.clients, *site.evaluated}:
                 if client in owner:
                     raise InputError(
-                        f"Two nodes both say that they are client {client!r}. Give each site a name of its own: "
+                        f"Two nodes both claim to be client {client!r}. Give each site a name of its own: "
                         "fedquilt join --name ..."
                     )
                 owner[client] = node

@@ -31,7 +31,7 @@ class Centralised(FedAvg):
 @dataclass(frozen=True, kw_only=True)
 class SingleModel(Centralised):
     """One model trained on the union of all clients' samples in a single round of ``epochs_first`` (or ``epochs``)
-    passes: the upper frame of merging. In later rounds nobody is asked, and the model stays what it is.
+    passes: the upper baseline of merging. In later rounds nobody is asked, and the model stays what it is.
 
     Reference: none; it is no federated method.
 

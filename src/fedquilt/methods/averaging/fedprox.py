@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a pull towards the model each client started from."""
+"""FedProx: FedAvg with a proximal term towards the model each client started from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FedProx(FedAvg):
     """FedAvg whose local loss gains mu/2 |w - w_start|^2.
 
     Args:
-        mu: Strength of the pull, >= 0; 0 is FedAvg.
+        mu: Strength of the proximal term, >= 0; 0 is FedAvg.
 
     Reference: Li et al., Federated Optimization in Heterogeneous Networks, 2020.
 

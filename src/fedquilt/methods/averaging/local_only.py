@@ -10,9 +10,9 @@ from fedquilt.methods.fedavg import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOnly(FedAvg):
-    """FedAvg in which every name is private: the lower frame of every comparison.
+    """FedAvg in which every name is private: the lower baseline of every comparison.
 
-    Each client starts from its own random model and goes on training it round after round.
+    Each client starts from its own random model and continues training it in every round.
 
     Reference: none; it is no federated method.
 

@@ -49,7 +49,7 @@ class Nearest:
         vector: What of a model is compared.
         metric: 'squared': argmin_k |w_i - W_k|^2. 'cosine': argmax_k cos(w_i - w0, W_k - w0), w0 the first model, since
             whole models are almost parallel.
-        reseed_after: After so many rounds without a member, a cluster starts anew at the model, of those heard, that is
+        reseed_after: After so many rounds without a member, a cluster restarts from the received model that is
             farthest from its own centre; 0 for never.
         start_at: 'cluster' begins local training at the cluster's model; 'global' always at the first model, a stale
             start that only serves to reproduce published runs.
@@ -110,7 +110,7 @@ class Nearest:
         return self._reseeded(replace(after, idle=idle), due, {r.client: local(before, r) for r in heard})
 
     def _reseeded(self, after: P, due: Sequence[int], ends: Mapping[ClientId, Params]) -> P:
-        """These clusters begin anew at the models, of those heard, that are farthest from their own centres."""
+        """These clusters restart from the received models that are farthest from their own centres."""
         views, centres = {c: self.view(after, p) for c, p in ends.items()}, [self.view(after, m) for m in after.models]
         found = reseed_empty(views, after.clusters.labels, centres, due, self.metric)
         models = tuple(ends[found[k]] if k in found else m for k, m in enumerate(after.models))

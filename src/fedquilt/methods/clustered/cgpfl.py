@@ -25,7 +25,7 @@ class CGPFL(Regrouping[PlacedCentres, Client]):
 
     Args:
         base, n_clusters, starts: See :class:`Regrouping`.
-        mu: Strength of the pull, >= 0.
+        mu: Strength of the proximal term, >= 0.
         metric, reseed_after, start_at: See :class:`fedquilt.methods.clustered.by_distance.Nearest`.
 
     Reference: Tang, Guo, Guo, Personalized Federated Learning With Contextualized Generalization, 2022.
@@ -58,7 +58,7 @@ class CGPFLMoreau(Regrouping[PlacedCentres, Owner]):
 
     Args:
         base, n_clusters, starts: See :class:`Regrouping`.
-        mu: Strength of the pull, > 0.
+        mu: Strength of the proximal term, > 0.
         inner_lr, inner_steps: How theta is found; see :class:`Moreau`.
         metric, reseed_after: See :class:`fedquilt.methods.clustered.by_distance.Nearest`.
 

@@ -23,7 +23,7 @@ from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.clustering.result import ClusterResult, assign, directions, unit
 from fedquilt.pieces.clustering.tree import Cut
 
-Criterion = Literal["threshold", "auto"]
+Criterion = Literal["threshold", "auto", "silhouette"]
 Metric = Literal["cosine", "euclidean", "manhattan"]
 Linkage = Literal["average", "complete", "single", "ward"]
 Evidence = Literal["update", "weights"]
@@ -43,7 +43,7 @@ class Retest:
         margin: Of a cosine distance, >= 0.
         patience: Tests, >= 1.
         recluster_above: When more than this share of the clients has moved since the last clustering, all are
-            clustered anew instead; 1 for never.
+            reclustered instead; 1 for never.
     """
 
     every: int
@@ -104,27 +104,36 @@ class DiscoveryOptions:
 
     Args:
         initial_rounds: Rounds before the discovery.
-        criterion: 'threshold' merges while the linkage distance is < ``distance_threshold``; 'auto' takes the cut with
-            the best silhouette, or one cluster (:class:`fedquilt.pieces.clustering.tree.Cut`).
+        discover_early: For 'auto': seek clusters before every one of these rounds, too; the first that are more than
+            chance stand. Each search costs a training of all who are asked.
+        discover_fraction: The share of the clients asked at a discovery, drawn again each time; the others find their
+            cluster when they are first asked.
+        criterion: 'threshold' merges while the linkage distance is < ``distance_threshold``; 'auto' takes the clusters
+            that are more than chance, or one: clients show an update from each half of their samples, and the cut is
+            judged by these and by clouds without groups (:func:`fedquilt.pieces.clustering.null.judged`);
+            'silhouette' takes the cut with the best silhouette, or one cluster
+            (:class:`fedquilt.pieces.clustering.tree.Cut`).
         distance_threshold: For 'threshold'.
         n_clusters: If set, so many clusters instead (Ward's linkage on updates of unit length).
-        clustering_metric, linkage: Of the clustering; linkage None is average, or ward with ``n_clusters``.
+        clustering_metric, linkage: Of the clustering; linkage None is average, or ward with ``n_clusters`` or 'auto'.
         evidence: 'update' clusters delta_i = w_i - w0, 'weights' w_i itself.
         sketch_size: If set, clients send so many numbers of a random projection instead of delta.
         sketch_seed: Of the projection, the same for all.
-        min_size: Smaller clusters are merged into the nearest.
-        max_exact: Above so many clients a sample is clustered and the others join.
-        recluster_every: If set, every so many rounds all clients are clustered anew, from updates of the same w0; a
+        min_size: Smaller clusters are merged into the nearest; None for 2 with 'auto' and 1 otherwise.
+        max_exact: Above so many clients a sample is clustered and the others join; for 'auto' at most 500.
+        recluster_every: If set, every so many rounds all clients are reclustered, from updates of the same w0; a
             new cluster begins with the mean of its members' former models.
         retest_every: If set, every so many rounds all clients show their update from w0 again, and those that no longer
             belong to their cluster move.
         retest_margin, retest_patience, recluster_above: When they move, see :class:`Retest`.
         sketch_clip: If set, what clients show is clipped to this length, see :class:`Blur`.
         sketch_noise: And noised, by this multiple of ``sketch_clip``.
-        secret_noise: With noise that nobody can subtract.
+        secret_noise: Draw the noise from system randomness, so that it cannot be reproduced.
     """
 
     initial_rounds: int = 3
+    discover_early: bool = False
+    discover_fraction: float = 1.0
     criterion: Criterion = "threshold"
     distance_threshold: float = 0.5
     n_clusters: int | None = None
@@ -133,7 +142,7 @@ class DiscoveryOptions:
     evidence: Evidence = "update"
     sketch_size: int | None = None
     sketch_seed: int = 0
-    min_size: int = 1
+    min_size: int | None = None
     max_exact: int = 5000
     recluster_every: int | None = None
     retest_every: int | None = None
@@ -149,7 +158,14 @@ class DiscoveryOptions:
         """Where merging stops."""
         if self.n_clusters is not None:
             return Cut(k=self.n_clusters)
-        return Cut(auto=True) if self.criterion == "auto" else Cut(self.distance_threshold)
+        if self.criterion == "threshold":
+            return Cut(self.distance_threshold)
+        return Cut(auto=True) if self.criterion == "auto" else Cut(silhouette=True)
+
+    @property
+    def least_size(self) -> int:
+        """The least size of a cluster."""
+        return self.min_size or (2 if self.cut.auto else 1)
 
     @cached_property
     def retest(self) -> Retest | None:

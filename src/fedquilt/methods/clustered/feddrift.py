@@ -51,7 +51,7 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
     ``patience`` client updates in a row. The model that it then trains, from its best one, becomes a cluster of its
     own. Clusters i and j merge when d(i, j) = max(L_ij - L_jj, L_ji - L_ii) is at most ``delta``, by complete linkage;
     L_ij is the mean loss of model i on the rows of those heard from cluster j. A cluster takes part in this from the
-    round after it was opened, and is closed when everybody has left it. Numbers of clusters close up.
+    round after it was opened, and is closed when all clients have left it. Numbers of clusters close up.
 
     Args:
         base: How one model is trained and averaged. There is one at first.
@@ -131,7 +131,7 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         return self.renumbered(replace(after, models=models, clusters=clusters), models, [[k] for k in used])
 
     def merged(self, state: Centres, heard: Sequence[Reply[DriftVote]]) -> Centres:
-        """One model, the mean by examples of those heard, for every group of clusters that are alike."""
+        """One model, the mean, weighted by samples, of those received, for every group of clusters that are alike."""
         groups = self._alike(len(state.models), heard)
         if len(groups) == len(state.models):
             return state

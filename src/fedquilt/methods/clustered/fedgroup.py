@@ -173,7 +173,7 @@ class FedGroup(Grouped[Groups]):
         exchange = replace(
             work, name="discover", down=down_anchor, up=self.form, check=self.check, cohort=cohort, codec=plain
         )
-        return Discovery(exchange, self.shown)
+        return Discovery(exchange, lambda upload, clusters, anchor: self.shown(upload))
 
     def shown(self, upload: Upload) -> Tensor:
         """What groups have directions of."""

@@ -52,8 +52,8 @@ class FedSoft(Regrouping[Soft, Owner]):
 
     Args:
         base, n_clusters, starts: See :class:`Regrouping`.
-        lam: Strength of the pull, >= 0.
-        every: Rounds from one estimate of the shares, for which everybody gets all models, to the next.
+        lam: Strength of the proximal term, >= 0.
+        every: Rounds from one estimate of the shares, for which all clients get all models, to the next.
         smoother: What a share of 0 is replaced by, > 0; shares are then scaled to sum to 1.
 
     Reference: Ruan and Joe-Wong, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, 2022.
@@ -108,7 +108,7 @@ class FedSoft(Regrouping[Soft, Owner]):
     def estimate(self, download: Offer, client: Owner, site: Site, context: Context) -> tuple[Owner, Shares]:
         """On which share of the rows each model has the lowest cross-entropy; the lowest number on a tie."""
         models = [{**self.whole(download, k), **client.private} for k in sorted(download.models)]
-        return client, Shares({"share": best_shares(self.predict, models, site.train)})
+        return client, Shares({"share": best_shares(self.net, self.predict, models, site.train)})
 
     def counted(self, state: Soft, upload: Shares) -> None:
         """A share for each cluster, none negative."""

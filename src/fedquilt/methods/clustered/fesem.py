@@ -41,8 +41,8 @@ class FeSEM(Regrouping[Remembering, Client]):
 
     Args:
         base, n_clusters, starts: See :class:`Regrouping`.
-        memory: Average the last models of all members of a cluster, not only of those heard in this round. The server
-            then keeps a model for each client.
+        memory: Average the last models of all members of a cluster, not only of those that replied in this round. The
+            server then keeps a model for each client.
         reseed_after: See :class:`fedquilt.methods.clustered.by_distance.Nearest`.
 
     Reference: Long, Xie et al., Multi-Center Federated Learning: Clients Clustering for Better Personalization, 2022.

@@ -22,7 +22,6 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy as cross_entropy_of
 
 from fedquilt.core.exchange import Cohort, Context, Exchange, Reply
 from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
@@ -32,6 +31,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
+from fedquilt.methods.clustered.row_losses import total_loss
 from fedquilt.methods.fedavg import C, Download, FedAvg, Server
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.result import Assigned, ClusterResult, assign, largest, unknown
@@ -120,16 +120,18 @@ class Discovery:
 
     Args:
         exchange: Named 'discover'; its ``up`` says who is in which cluster.
-        shown: The vector in a client's answer, of which clusters have directions; None if they have none. A client that
-            missed the exchange makes it alone, to compare its own.
+        shown: ``(upload, clusters, anchor) -> vector``, of which clusters have directions; None if they have none. A
+            client that missed the exchange makes it alone, to compare its own.
         after: Rounds of training before it.
+        early: Make it before each of these rounds, too, until there are clusters.
         again: Exchanges after later rounds, each with the number of rounds from one to the next. Of those that are due
             in the same round the first is made.
     """
 
     exchange: Exchange
-    shown: Callable[[Any], Tensor] | None = None
+    shown: Callable[[Any, ClusterResult, Params], Tensor] | None = None
     after: int = 0
+    early: bool = False
     again: tuple[tuple[int, Exchange], ...] = ()
 
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -138,11 +140,10 @@ class Discovery:
 
     def plan(self, state: Groups, round: int) -> tuple[str, ...]:
         """Train; before that, once, discover; after that, now and then, look again."""
-        if round < self.after:
-            return ("train",)
         if not state.clusters.labels:
-            return ("discover", "train")
-        due = [exchange.name for every, exchange in self.again if (round - self.after + 1) % every == 0]
+            return ("discover", "train") if self.early or round >= self.after else ("train",)
+        since = round - self.after + 1
+        due = [exchange.name for every, exchange in self.again if since > 0 and since % every == 0]
         return ("train", *due[:1])
 
     def vector(self, download: Welcome, client: HasPrivate, site: Site, context: Context) -> Tensor | None:
@@ -151,7 +152,8 @@ class Discovery:
             return None
         work: Any = self.exchange.work
         aside = replace(context, seed=context.seed.fold("join"))
-        return self.shown(work.run(Download(download.anchor), client, site, aside)[1])
+        upload = work.run(Download(download.anchor), client, site, aside)[1]
+        return self.shown(upload, download.clusters, download.anchor)
 
 
 @dataclass(frozen=True, init=False)
@@ -257,11 +259,11 @@ class Grouped(OnBase, Generic[G]):
         return self.discovery.vector(download, client, site, context) if self.discovery else None
 
     def loss_of(self, model: Params, site: Site) -> float:
-        """Cross-entropy of a model on the client's training samples, a mean over rows."""
+        """The loss of a model on the client's training samples, a mean over rows."""
         total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad():
             for batch in site.train.blocks(512):
-                total += cross_entropy_of(self.predict(model, batch), batch.y, reduction="sum").double()
+                total += total_loss(self.net, self.predict(model, batch), batch.y).double()
         return float(total) / max(len(site.train), 1)
 
     # Up

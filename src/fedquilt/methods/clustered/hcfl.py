@@ -113,7 +113,13 @@ def _scatter(part: Changes) -> tuple[float | None, float, int]:
 
 
 SharingBy = Literal["same", "size", "divergence", "shrinkage", "stability"]
+ClusterBy = Literal["auto", "embedding", "head", "bias", "all"]
 STABLE = 0.8  # agreement below which clusters are taken to be chance
+
+
+def is_bias(name: str) -> bool:
+    """Whether a weight is a layer's bias."""
+    return name.rpartition(".")[2] == "bias"
 
 
 @record(name="fedquilt.methods.hcfl:Blended")
@@ -141,19 +147,22 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     """FL+HC by updates of the embedding, with a pull to the cluster's model and a fading common embedding.
 
     A round t = 0, 1, ... after the discovery: client i of cluster k minimises L_i(w) + mu/2 |w - W_k|^2 from W_k. With
-    A_k the average of cluster k's participants and P the average of all participants' embeddings, by examples,
+    A_k the average of cluster k's participants and P the average of all participants' embeddings, weighted by samples,
 
         W_k.embedding = A_k.embedding + lambda_k(t) (P - A_k.embedding),    W_k.head = A_k.head.
 
-    If the network trains nothing but its head (a frozen encoder, logistic regression), clients are clustered by the
-    update of the whole model.
+    If the network trains nothing but its head (a frozen encoder, logistic regression), that is the embedding. Where
+    criterion 'auto' finds one cluster, there is no pull: the method is FedAvg.
 
     Args:
         base, budget: See :class:`Grouped`; those of :class:`DiscoveryOptions` are options too.
         head: The parts of the network that are never shared across clusters; all others are the embedding, by which
-            clients are clustered and which is blended.
-        whole_update: Cluster by the update of the whole model.
-        mu: Strength of the pull, >= 0.
+            clients are clustered unless ``cluster_by`` says otherwise, and which is blended.
+        cluster_by: The part by whose update clusters are found: 'embedding' (all but the head, as published), 'head',
+            'bias' (of all layers) or 'all'. 'auto': with criterion 'auto' that of these which tells clusters best, by
+            the gap; otherwise the embedding.
+        whole_update: As ``cluster_by = "all"``.
+        mu: Strength of the proximal term, >= 0.
         lambda_0, lambda_alpha, lambda_p: lambda(t) = lambda_0 / (1 + lambda_alpha t)^lambda_p.
         anneal_last, cluster_rounds: lambda is 0 in so many last of so many rounds after the discovery.
         sharing_by: 'same', 'size', 'divergence' or 'shrinkage': how lambda_k follows from lambda, see
@@ -174,6 +183,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
 
     criterion: Criterion = "auto"
     head: tuple[str, ...] = ("head",)
+    cluster_by: ClusterBy = "auto"
     whole_update: bool = False
     mu: float = 1.0
     lambda_0: float = 1.0
@@ -186,6 +196,8 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     start_at: StartAt = "cluster"
 
     def __post_init__(self) -> None:
+        if self.cluster_by not in get_args(ClusterBy):
+            raise InputError(f"cluster_by must be one of {', '.join(get_args(ClusterBy))}, got {self.cluster_by!r}.")
         super().__post_init__()
         _ = self.weight, self.embedded  # checks them
         check_start(self.start_at)
@@ -206,9 +218,20 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
 
     @cached_property
     def discovery(self) -> Discovery:
-        """By updates of the embedding, if there is one."""
-        whole = self.whole_update or not any(map(self.embedded, self.net.trainable))
-        return ByUpdates(self, self.base, self.opened, everything if whole else self.embedded).discovery()
+        """By updates of the embedding, if there is one, or of what ``cluster_by`` says."""
+        head = self.net.under(*self.head)
+        parts: dict[str, Names] = {"embedding": self.embedded, "head": head, "bias": is_bias, "all": everything}
+        parts = {part: names for part, names in parts.items() if any(map(names, self.net.trainable))}
+        choice = "all" if self.whole_update else self.cluster_by
+        if choice == "auto" and self.cut.auto:
+            return ByUpdates(self, self.base, self.opened, everything, parts).discovery()
+        if choice in ("auto", "embedding"):
+            return ByUpdates(self, self.base, self.opened, parts.get("embedding", everything)).discovery()
+        if choice not in parts:
+            raise InputError(
+                f"cluster_by = {choice!r}, but the network trains no such part; it trains {', '.join(parts)}."
+            )
+        return ByUpdates(self, self.base, self.opened, parts[choice]).discovery()
 
     @cached_property
     def pulls(self) -> tuple[Term, ...]:
@@ -222,9 +245,13 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     def member(self, state: Blended, cluster: int) -> Download | Member:
         """The cluster's model; with a global start also the common embedding and the head of the warm-up."""
         shared = state.models[cluster]
-        if not state.clusters.labels:
+        if not state.clusters.labels or self._lone(state.clusters.k):
             return Download(shared)
         return Member(shared, {**state.anchor, **state.common} if self.start_at == "global" else {})
+
+    def _lone(self, clusters: int) -> bool:
+        """Whether the data say that there are no groups, so that nothing is left to pull towards."""
+        return clusters == 1 and self.cut.auto
 
     def welcome(self, state: Blended) -> Welcome:
         """With the common embedding, in case of a new cluster."""
@@ -238,7 +265,8 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         """Begin where ``start_at`` says; the pull is towards the cluster's model, once there are clusters."""
         job = super().start(download, client, site, context)
         begin = download.begin if isinstance(download, Member) else {}
-        centre = {} if isinstance(download, Download) else job.fixed["start"]
+        free = isinstance(download, Download) or (isinstance(download, Welcome) and self._lone(len(download.models)))
+        centre = {} if free else job.fixed["start"]
         return replace(job, params={**job.params, **begin}, fixed={**job.fixed, "centre": centre})
 
     def merged(self, state: Blended, heard: Sequence[Reply[HasDelta]], context: Context) -> Blended:
@@ -251,7 +279,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         if not common:
             return after
         own = [pick(self.embedded, m) for m in after.models]
-        top = self.weight(context.round - self.initial_rounds) if after.sharing else 0.0
+        top = self.weight(max(0, context.round - self.initial_rounds)) if after.sharing else 0.0
         factors = [top * share for share in self._shares(state.clusters, own, common, parts)]
         models = (
             {**m, **lerp(e, common, f)} if part else m
@@ -261,7 +289,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         return replace(after, models=tuple(models), common=common, lambdas=used)
 
     def _common(self, state: Blended, parts: Sequence[Sequence[Reply[HasDelta]]], context: Context) -> Params:
-        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means by examples.
+        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means, weighted by samples.
 
         In this order of sums a lone cluster's mean is the common one to the bit, and blending changes nothing.
         """

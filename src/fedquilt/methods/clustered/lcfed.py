@@ -1,4 +1,4 @@
-"""LCFed: pulled to the cluster's model and to everybody's embedding; regrouped by few principal directions."""
+"""LCFed: pulled to the cluster's model and to the common embedding; regrouped by few principal directions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedquilt.records.record import record
 
 @record(name="fedquilt.methods.lcfed:Projected")
 class Projected(PlacedCentres):
-    """Also everybody's embedding, and the directions [weights, D] that models are compared along."""
+    """Also the common embedding, and the directions [weights, D] that models are compared along."""
 
     embedding: Params
     directions: Tensor
@@ -36,7 +36,7 @@ class Projected(PlacedCentres):
 
 @record(name="fedquilt.methods.lcfed:WithEmbedding")
 class WithEmbedding(BegunOffer):
-    """Also everybody's embedding."""
+    """Also the common embedding."""
 
     embedding: Params
 
@@ -51,7 +51,7 @@ class LCFed(Regrouping[Projected, Client]):
 
     Args:
         base, n_clusters: See :class:`Regrouping`.
-        mu, lam: Strength of the pulls, >= 0.
+        mu, lam: Strengths of the proximal terms, >= 0.
         dimensions: Columns of M; at most one less than clients sampled, and no more than there is variance for.
         sample: How many clients M is made of.
         head: The parts of the network that are not in phi.
@@ -117,7 +117,7 @@ class LCFed(Regrouping[Projected, Client]):
         return replace(after, clusters=measured)
 
     def down(self, state: Projected, client_id: ClientId) -> WithEmbedding:
-        """Also everybody's embedding."""
+        """Also the common embedding."""
         sent = self.rule.offer(state, client_id)
         begin = {**sent.begin, **state.embedding} if sent.begin else {}
         return WithEmbedding(sent.models, sent.common, sent.yours, begin, state.embedding)

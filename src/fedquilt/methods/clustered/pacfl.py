@@ -78,6 +78,8 @@ class PACFL(Grouped[Groups]):
         >>> method = PACFL(Net.of(models.MLP, features=64, classes=10), threshold_degrees=10.0)
     """
 
+    needs_classes = "compares clients' rows class by class"
+
     directions: int = 3
     threshold_degrees: float = 4.9
     n_clusters: int | None = None

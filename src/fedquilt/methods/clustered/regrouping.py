@@ -1,14 +1,14 @@
-"""Methods with several models whose clients are grouped anew in every round.
+"""Methods with several models whose clients are regrouped in every round.
 
 A round: the server offers a client some of its models; the client begins with its own one, or with the one that has the
 lowest loss on its rows, trains it and sends the change with the model's number; the server says where each client that
 was heard belongs now, and averages within clusters. What differs between methods is said by pieces:
 
-- ``starts``: where the first models come from, one pass of everybody's ('updates') or fresh seeds;
+- ``starts``: where the first models come from, one pass of all clients ('updates') or fresh seeds;
 - ``rule``: what a client is offered, and who decides where it belongs: the client by :class:`LowestLoss`, or the server
   by :class:`fedquilt.methods.clustered.by_distance.Nearest`;
 - ``objective``: the local loss, with a pull to the cluster's model or to something else;
-- ``heads``: what clusters have apart; the rest is averaged over everybody.
+- ``heads``: what clusters have apart; the rest is averaged over all clients.
 
 A method is :class:`Regrouping` with these four, and an exchange or a message of its own where it needs one.
 """
@@ -106,7 +106,7 @@ class Regrouping(OnBase, Generic[S, C]):
         starts: 'updates': before the first round all clients train the first model for one pass, and k-means++ draws
             as many of these models as there are clusters. 'seeds': fresh models. One cluster needs neither.
         heads: The parts of the network that each cluster has for itself; all others are one part, averaged over
-            everybody. If there are none, clusters have everything for themselves.
+            all clients. If there are none, clusters have everything for themselves.
     """
 
     base: FedAvg
@@ -224,7 +224,7 @@ class Regrouping(OnBase, Generic[S, C]):
 
     def up(self, state: S, replies: Iterable[Reply[Any]], context: Context) -> S:
         """Regroup the clients that were heard, then average within clusters; a cluster without reply stays. What is
-        common is averaged over everybody."""
+        common is averaged over all clients."""
         heard = list(replies)
         if not heard:
             return state

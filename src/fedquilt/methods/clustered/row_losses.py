@@ -35,11 +35,21 @@ def _still_split(net: Net, params: Params, batch: Batch) -> Any:
     return net.split(params, batch)
 
 
-def best_shares(predict: Callable[[Params, Batch], Tensor], models: Sequence[Params], table: Table) -> Tensor:
-    """On which share of the rows each model has the lowest cross-entropy, the lowest number on a tie; float64 [k]."""
+def losses_of(net: Net, out: Tensor, y: Tensor) -> Tensor:
+    """The loss of each row: of the network's task, or cross-entropy."""
+    return F.cross_entropy(out, y, reduction="none") if net.task is None else net.task.losses(out, y)
+
+
+def total_loss(net: Net, out: Tensor, y: Tensor) -> Tensor:
+    """Their sum."""
+    return F.cross_entropy(out, y, reduction="sum") if net.task is None else net.task.losses(out, y).sum()
+
+
+def best_shares(net: Net, predict: Callable[[Params, Batch], Tensor], models: Sequence[Params], table: Table) -> Tensor:
+    """On which share of the rows each model has the lowest loss, the lowest number on a tie; float64 [k]."""
     counts = torch.zeros(len(models), dtype=torch.float64)
     for block in table.blocks(ROWS_PER_BLOCK):
         with torch.no_grad():
-            losses = [F.cross_entropy(predict(m, block), block.y, reduction="none") for m in models]
+            losses = [losses_of(net, predict(m, block), block.y) for m in models]
         counts += torch.bincount(torch.stack(losses).argmin(0), minlength=len(counts))
     return counts / counts.sum()

@@ -62,6 +62,8 @@ class CReFF(OnBase):
         >>> method = CReFF(Net.of(models.MLP, features=64, classes=10), features=50)
     """
 
+    needs_classes = "learns features for each class"
+
     base: FedAvg
     features: int = 100
     match_steps: int = 100

@@ -69,6 +69,8 @@ class FedETF(FedAvg):
         >>> method = FedETF(Net.of(models.MLP, features=64, classes=10))
     """
 
+    needs_classes = "gives each class a fixed vector"
+
     scale: float = 1.0
 
     def __post_init__(self) -> None:

@@ -25,11 +25,12 @@ from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Download, FedAvg, Server, Upload
-from fedquilt.methods.long_tailed.losses import rebuilt, two_parts
+from fedquilt.methods.long_tailed.losses import rebuilt, two_parts, with_counts
+from fedquilt.methods.long_tailed.shares import answered, check_counts, counting, counts_of
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import class_wise, mean
 from fedquilt.pieces.etf import Frame
-from fedquilt.pieces.objectives import class_counts, cross_entropy
+from fedquilt.pieces.objectives import balanced_softmax, cross_entropy
 from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads, Personal, Realign, masked, with_head
 from fedquilt.records.record import record
 
@@ -89,10 +90,19 @@ class Framed(nn.Module):
         return Three(self.head(seen), universal, self.own(seen))
 
 
+def _paced(out: Three, fixed: Fixed) -> Tensor:
+    pace = fixed["pace"]
+    return out.universal if pace == 1 else pace * out.universal
+
+
 def universal_loss(out: Three, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """Cross-entropy of the frame's scores, times ``fixed["pace"]``."""
-    pace = fixed["pace"]
-    return cross_entropy(out.universal if pace == 1 else pace * out.universal, params, fixed, batch)
+    return cross_entropy(_paced(out, fixed), params, fixed, batch)
+
+
+def universal_balanced(out: Three, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
+    """Balanced softmax of the same scores, by the client's own class counts."""
+    return balanced_softmax(_paced(out, fixed), params, fixed, batch)
 
 
 def own_loss(out: Three, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
@@ -101,8 +111,11 @@ def own_loss(out: Three, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
 
 
 MASK = "mask"
-Mode = Literal["universal", "realigned", "plain"]
+FrameLoss = Literal["cross_entropy", "balanced"]
+LOSSES = {"cross_entropy": (universal_loss, cross_entropy), "balanced": (universal_balanced, balanced_softmax)}
+Mode = Literal["universal", "realigned", "plain", "universal_adjusted", "adjusted"]
 MODES: tuple[Mode, ...] = get_args(Mode)  # in this order on a tie; the first where nothing can be chosen
+WITHOUT_COUNTS = MODES[:3]
 
 
 @record(name="fedquilt.methods.fedloge:Serving")
@@ -113,10 +126,19 @@ class Serving:
     serve: str
 
 
+@record
+class Counted:
+    """The same where clients send their class counts: also the sums over all clients, zeros before they did."""
+
+    shared: Params
+    serve: str
+    counts: Tensor
+
+
 @record(name="fedquilt.methods.fedloge:Holder")
 class Holder:
-    """A client's state: its local head, and its rows per class (None before its first client update). Neither is
-    ever sent."""
+    """A client's state: its local head, which is never sent, and its rows per class (None before its first client
+    update)."""
 
     private: Params
     counts: Tensor | None
@@ -140,6 +162,8 @@ class FedLoGe(OnBase):
 
     Args:
         base: FedAvg of a network in two parts, features and a linear head.
+        frame_loss: Of the frame's scores and the global head's: "cross_entropy" is published; "balanced" is balanced
+            softmax with the client's own class counts, which stay at the client. The local head has cross-entropy.
         sparsity: Share of zeros in the frame, from 0 to 0.9.
         norm: Length of the frame's vectors, above 0.
         per_class: Whether every class has the same number of zeros, instead of the frame as a whole.
@@ -158,9 +182,14 @@ class FedLoGe(OnBase):
         scale_bias: Whether the bias of a class is multiplied by the same factor as its row.
         personal: Which head a client uses, with the realigned local head: "readme" adds the global head, "code" the
             local one; "sum" is local plus global head, nothing realigned.
-        serve: What the global model is: the frame ("universal"), the realigned global head, or the plain one. "auto"
-            takes the one that is most accurate on validation samples, anew after each evaluation: those of the server
-            if it has any, otherwise the mean over clients. Where nobody holds validation samples it is the frame.
+        serve: What the global model is: the frame ("universal"), the realigned global head, or the plain one; with
+            send_counts also the frame or the plain head adjusted for class shares ("universal_adjusted", "adjusted").
+            "auto" takes the one that is most accurate on validation samples, again after each evaluation: those of the
+            server if it has any, otherwise the mean over clients. Where nobody holds validation samples it is the
+            frame.
+        send_counts: Whether every client sends its class counts once, in the first round. The server keeps their sums
+            and sends these with every model.
+        prior_tau: How far adjusted scores s_c - prior_tau log(share of c) go: 1 wholly, 0 not at all.
         mask: Whether a client never answers a class that it has no training sample of.
         by_class: Average the global head class by class, clients weighing n_k c_kc: their class counts then travel.
 
@@ -171,10 +200,12 @@ class FedLoGe(OnBase):
         >>> method = FedLoGe(Net.of(models.MLP, features=64, classes=10), sparsity=0.5)
     """
 
+    needs_classes = "gives each class a fixed vector"
+
     newcomer_head: ClassVar[tuple[str, ...]] = ("head",)
-    mode_names: ClassVar[tuple[str, ...]] = MODES
 
     base: FedAvg
+    frame_loss: FrameLoss = "cross_entropy"
     sparsity: float = 0.6
     norm: float = 0.1
     per_class: bool = False
@@ -192,12 +223,18 @@ class FedLoGe(OnBase):
     scale_bias: bool = False
     personal: Personal = "readme"
     serve: Mode | Literal["auto"] = "auto"
+    send_counts: bool = False
+    prior_tau: float = 1.0
     mask: bool = False
     by_class: bool = False
 
     def __post_init__(self) -> None:
+        if self.frame_loss not in LOSSES:
+            raise InputError(f"frame_loss must be 'cross_entropy' or 'balanced', got {self.frame_loss!r}.")
         if self.serve not in ("auto", *MODES):
-            raise InputError(f"serve must be 'auto', 'universal', 'realigned' or 'plain', got {self.serve!r}.")
+            raise InputError(f"serve must be 'auto' or one of {', '.join(MODES)}, got {self.serve!r}.")
+        if self.serve not in ("auto", *self.mode_names):
+            raise InputError(f"serve = {self.serve!r} needs the clients' class counts: set send_counts = true.")
         self._check_warm_up()
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise InputError(f"The temperature must be finite and start above 0, got {self.temperature}.")
@@ -215,6 +252,11 @@ class FedLoGe(OnBase):
             )
 
     @property
+    def mode_names(self) -> tuple[Mode, ...]:
+        """What the global model can be."""
+        return MODES if self.send_counts else WITHOUT_COUNTS
+
+    @property
     def plain(self) -> Net:
         """The network as given, which all models in use belong to."""
         return self.base.net
@@ -222,7 +264,7 @@ class FedLoGe(OnBase):
     @cached_property
     def realign(self) -> Realign:
         """How heads are made for use."""
-        return Realign(self.kappa, self.tau, self.scale_bias, self.personal)
+        return Realign(self.kappa, self.tau, self.scale_bias, self.personal, self.prior_tau)
 
     @cached_property
     def framed(self) -> FedAvg:
@@ -240,7 +282,7 @@ class FedLoGe(OnBase):
         )
         net = rebuilt(self.plain, Framed, frame, self.temperature, self.cosine)
         net = replace(net, frozen=either(net.frozen, under("frame")))
-        loss = Objective(net, (universal_loss, cross_entropy, own_loss))
+        loss = Objective(net, (*LOSSES[self.frame_loss], own_loss))
         aggregate = class_wise(under("head")) if self.by_class else self.base.aggregate
         return replace(self.base, objective=loss, parts=at_home(under("own")), aggregate=aggregate)
 
@@ -250,9 +292,12 @@ class FedLoGe(OnBase):
             return 1.0
         return float((self.warm_norm / self.norm) ** (1 - round / self.warm_rounds))
 
-    def init_server(self, seed: Seed) -> Server | Serving:
-        """As the base; where the mode is chosen, also which one is in use."""
+    def init_server(self, seed: Seed) -> Server | Serving | Counted:
+        """As the base; where the mode is chosen, also which one is in use, and class counts where clients send them."""
         fresh = self.framed.init_server(seed)
+        if self.send_counts:
+            first = MODES[0] if self.serve == "auto" else self.serve
+            return Counted(fresh.shared, first, torch.zeros_like(fresh.shared[BIAS], dtype=torch.int64))
         return Serving(fresh.shared, MODES[0]) if self.serve == "auto" else fresh
 
     def init_client(self, seed: Seed) -> Holder:
@@ -260,34 +305,40 @@ class FedLoGe(OnBase):
         return Holder(self.framed.init_client(seed).private, None)
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's exchange."""
+        """The base's exchange, and the one on which clients send their class counts."""
         (train,) = self.framed.exchanges()
         exchange = train.training(start=self.start, finish=self.finish)
-        return (replace(exchange, down=self.down, check=self.check),)
+        exchange = replace(exchange, down=self.down, check=self.check)
+        return (exchange, counting()) if self.send_counts else (exchange,)
 
-    def down(self, state: HasShared, client_id: ClientId) -> Download | Serving:
-        """As the base; where the mode is chosen, also its name, for clients that were never asked."""
-        return Serving(state.shared, self.served(state)) if self.serve == "auto" else self.framed.down(state, client_id)
+    def plan(self, state: Server | Serving | Counted, round: int) -> tuple[str, ...]:
+        """Clients send counts once: in the first round, or in the next one if nobody's came through."""
+        return ("train", "count") if isinstance(state, Counted) and not answered(state) else ("train",)
+
+    def down(self, state: HasShared, client_id: ClientId) -> Download | Serving | Counted:
+        """As the base; where the mode is chosen, also its name, for clients that were never asked; and all clients'
+        class counts together, where they were sent."""
+        return state if isinstance(state, Serving | Counted) else self.framed.down(state, client_id)
 
     def observe(self, state: HasShared, metrics: Mapping[str, float]) -> HasShared:
         """Hear how accurate each mode is on validation samples, and serve the best."""
         for rows in ("common_valid_accuracy", "global_valid_accuracy"):
-            told = {mode: metrics[f"{rows}_{mode}"] for mode in MODES if f"{rows}_{mode}" in metrics}
-            if self.serve == "auto" and told:
-                return Serving(state.shared, max(told, key=lambda mode: told[mode]))
+            told = {mode: metrics[f"{rows}_{mode}"] for mode in self.mode_names if f"{rows}_{mode}" in metrics}
+            if self.serve == "auto" and isinstance(state, Serving | Counted) and told:
+                return replace(state, serve=max(told, key=lambda mode: told[mode]))
         return state
 
     def start(self, download: HasShared, client: Holder, site: Site, context: Context) -> Job:
         """As the base."""
         job = self.framed.start(download, client, site, context)
+        job = with_counts(job, site) if self.frame_loss == "balanced" else job
         return replace(job, fixed={**job.fixed, "pace": self.pace(context.round)})
 
     def finish(
         self, job: Job, trained: Trained, client: Holder, site: Site, context: Context
     ) -> tuple[Holder, HasDelta]:
         """Keep the local head and the counts."""
-        classes = len(job.params[BIAS])
-        counts = F.pad(found := class_counts(site.train), (0, classes - len(found)))
+        counts = counts_of(site.train, len(job.params[BIAS]))
         kept, upload = self.framed.finish(job, trained, client, site, context)
         sent = CountedUpload(upload.delta, counts) if self._by_class else upload
         return replace(kept, counts=counts), sent
@@ -303,9 +354,7 @@ class FedLoGe(OnBase):
             raise InputError(f"upload: expected {wanted.__name__}, got {type(upload).__name__}.")
         self.framed.check(state, upload)
         if isinstance(upload, CountedUpload):
-            counts, classes = upload.counts, len(state.shared[BIAS])
-            if counts.shape != (classes,) or counts.dtype != torch.int64 or bool((counts < 0).any()):
-                raise InputError(f"upload: counts should be {classes} whole numbers of rows.")
+            check_counts(upload.counts, len(state.shared[BIAS]))
 
     # Models in use
 
@@ -326,10 +375,8 @@ class FedLoGe(OnBase):
     def modes(self, held: HasShared) -> dict[str, Params]:
         """What the global model would be in every mode, of a state or a download."""
         heads = self.heads(held, Holder({}, None))
-        if heads.fixed is None:
-            raise AssertionError("a frame is always there")
-        views = {"universal": heads.fixed, "realigned": self.realign.whole(heads.general), "plain": heads.general}
-        return {mode: with_head(heads.body, views[mode]) for mode in MODES}
+        views = self.realign.views(heads, held.counts if isinstance(held, Counted) else None)
+        return {mode: with_head(heads.body, views[mode]) for mode in self.mode_names}
 
     def global_model(self, state: HasShared) -> Params:
         """The body with the head of the mode in use."""

@@ -38,6 +38,8 @@ class FedAvgBalanced(FedAvg):
         >>> method = FedAvgBalanced(Net.of(models.MLP, features=64, classes=10))
     """
 
+    needs_classes = "shifts the scores of classes by their rows"
+
     @property
     def loss(self) -> Objective:
         """Balanced softmax."""
@@ -63,6 +65,8 @@ class FedLC(FedAvg):
         >>> from fedquilt import Net, models
         >>> method = FedLC(Net.of(models.MLP, features=64, classes=10), tau=0.5)
     """
+
+    needs_classes = "shifts the scores of classes by their rows"
 
     tau: float = 1.0
 

@@ -54,7 +54,7 @@ class RatioLoss(OnBase):
     """Loss of a row: (alpha + beta R_y) times its cross-entropy, R from the round before; in the first round 1 times.
 
     R is made (:func:`ratios`) from the gradients of the clients' own samples at the model they were sent, class by
-    class, averaged over clients; a class that nobody shows in a round keeps its weight.
+    class, averaged over clients; a class absent from a round keeps its weight.
 
     Args:
         base: FedAvg of a network in two parts, features and a linear head.
@@ -67,6 +67,8 @@ class RatioLoss(OnBase):
         >>> from fedquilt import Net, models
         >>> method = RatioLoss(Net.of(models.MLP, features=64, classes=10), beta=0.2)
     """
+
+    needs_classes = "weighs classes"
 
     base: FedAvg
     alpha: float = 1.0

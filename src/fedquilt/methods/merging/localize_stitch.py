@@ -17,6 +17,7 @@ from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.merging.votes import (
+    Counting,
     MaskedVote,
     Order,
     Stitched,
@@ -53,6 +54,8 @@ class LocalizeStitch(OnBase):
             gives the densities of the published runs, K from 0.997 to 0.966; 1 really sparsifies.
         k_min: K_t is never less, in (0, 1].
         keep: If set, K_t of every round.
+        dense_by: If set, K_t rises evenly from k_init to 1 in so many rounds, instead of following the accuracy. Few
+            weights with their whole changes move the model fast at first, and keep it from settling later.
         values: How numbers travel: 'fp32', 'fp16', or 'sign' with a size for each tensor.
         error_feedback: What was not sent is kept at the client and added to its next change; sums are then divided by
             all clients.
@@ -88,6 +91,7 @@ class LocalizeStitch(OnBase):
     k_min: float = 0.01
     rounds: ClassVar[int | None] = None  # in which it merges; None for all
     keep: float | None = None
+    dense_by: int | None = None
     values: Values = "fp32"
     error_feedback: bool = False
     threshold_noise: float = 0.0
@@ -122,7 +126,7 @@ class LocalizeStitch(OnBase):
     @cached_property
     def density(self) -> Density:
         """K_t."""
-        return Density(self.k_init, self.mu, self.k_min, self.keep)
+        return Density(self.k_init, self.mu, self.k_min, self.keep, self.dense_by)
 
     @cached_property
     def stitch(self) -> stitch_marked:
@@ -154,7 +158,8 @@ class LocalizeStitch(OnBase):
 
     def init_server(self, seed: Seed) -> Stitched:
         """As the base; nothing is known of its accuracy."""
-        return Stitched(self.base.init_server(seed), None)
+        state = Stitched if self.dense_by is None else Counting
+        return state(self.base.init_server(seed), None)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's exchanges; in 'train' changes are localised by the codec and stitched."""
@@ -173,7 +178,7 @@ class LocalizeStitch(OnBase):
         localises = exchange.name == "train"
 
         def down(state: Stitched, client_id: ClientId) -> Order:
-            return Order(exchange.down(state.inner, client_id), self.density(state.accuracy))
+            return Order(exchange.down(state.inner, client_id), self.density(state.accuracy, merges(state)))
 
         def up(state: Stitched, replies: Iterable[Reply[Any]], context: Context) -> Stitched:
             if not localises:
@@ -183,6 +188,8 @@ class LocalizeStitch(OnBase):
             inner = exchange.up(state.inner, self._heard(replies, kept, shares), context)
             heard = kept and any(bool(v.any()) for v in kept[0].votes.values())
             sent = sum(shares) / len(shares) if shares else state.sent
+            if shares and isinstance(state, Counting):
+                state = replace(state, merges=state.merges + 1)
             return replace(state, inner=inner, standing=kept[0] if heard else state.standing, sent=sent)
 
         def cohort(state: Stitched, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
@@ -227,13 +234,13 @@ class LocalizeStitch(OnBase):
     def joined(self, state: Stitched, delta: Params, samples: int = 1) -> Stitched:
         """The state with one more client in the last merge; its change was taken from the same start, and localised."""
         if state.standing is None:
-            raise InputError("No merge is remembered: set remember = True, and play a round.")
+            raise InputError("No merge is remembered: set remember = True, and run a round.")
         return self._moved(state, state.standing.joined(delta, samples if self.stitch.by_samples else 1))
 
     def left(self, state: Stitched, delta: Params, samples: int = 1) -> Stitched:
         """The state without a client that was in the last merge with this change."""
         if state.standing is None:
-            raise InputError("No merge is remembered: set remember = True, and play a round.")
+            raise InputError("No merge is remembered: set remember = True, and run a round.")
         return self._moved(state, state.standing.left(delta, samples if self.stitch.by_samples else 1))
 
     def _moved(self, state: Stitched, standing: Standing) -> Stitched:
@@ -277,7 +284,8 @@ class LocalizeStitch(OnBase):
         if not isinstance(state, Stitched):  # of a method around this one
             return {}
         sent = {} if state.sent is None else {"stitch_density": state.sent}
-        return {**super().reported(state.inner), "stitch_keep": self.density(state.accuracy), **sent}
+        played = max(0, merges(state) - 1)
+        return {**super().reported(state.inner), "stitch_keep": self.density(state.accuracy, played), **sent}
 
     def global_model(self, state: Stitched) -> Params | None:
         """As the base."""
@@ -288,6 +296,11 @@ class LocalizeStitch(OnBase):
         """As the base."""
         model: Params = self.base.personal_model(download.inner, client)
         return model
+
+
+def merges(state: Stitched) -> int:
+    """How many rounds have been merged, where that is counted."""
+    return state.merges if isinstance(state, Counting) else 0
 
 
 def _ordered(download: Order) -> Any:

@@ -37,6 +37,13 @@ class Stitched:
         return shared
 
 
+@record(name="fedquilt.methods.votes:Counting")
+class Counting(Stitched):
+    """The same where K follows the number of merges so far."""
+
+    merges: int = 0
+
+
 @record(name="fedquilt.methods.votes:Order")
 class Order:
     """What a client is sent: the base's download, and which share of its changes it may send."""

@@ -24,7 +24,7 @@ class Ditto(OnBase):
 
     Args:
         base: How the global model is trained.
-        lam: Strength of the pull, >= 0: at 0 v_k is trained alone.
+        lam: Strength of the proximal term, >= 0: at 0 v_k is trained alone.
         own_epochs: Passes for v_k; None for as much work as the base does.
 
     Reference: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, 2021, algorithm 1.

@@ -39,7 +39,7 @@ class FedAMP(OnBase):
         base: How clients train.
         alpha: Step of the attention, > 0.
         sigma: Width of the attention, > 0.
-        lam: Strength of the pull, >= 0.
+        lam: Strength of the proximal term, >= 0.
 
     Reference: Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, 2021.
 

@@ -53,7 +53,7 @@ class FedProto(OnBase):
     """Local loss: the base's + lam * distance of features to the global prototypes. Models never travel.
 
     Upload: the mean features of each class over the client's samples, after training. Server, class by class: the mean
-    over clients, weighed by rows of that class; a class that nobody shows in a round keeps its prototype. A client
+    over clients, weighed by rows of that class; a class absent from a round keeps its prototype. A client
     predicts the class of the nearest prototype (and by its head as long as there is none).
 
     Args:
@@ -67,6 +67,8 @@ class FedProto(OnBase):
         >>> from fedquilt import Net, models
         >>> method = FedProto(Net.of(models.MLP, features=64, classes=10), lam=0.5)
     """
+
+    needs_classes = "averages features class by class"
 
     base: FedAvg
     lam: float = 1.0

@@ -76,6 +76,8 @@ class FedRoD(FedAvg):
         >>> method = FedRoD(Net.of(models.MLP, features=64, classes=10))
     """
 
+    needs_classes = "trains its generic head with balanced softmax, by the rows of each class"
+
     parts: Parts = at_home(under("own"))  # noqa: RUF009 - frozen, so it can be shared
     newcomer_head: ClassVar[tuple[str, ...]] = ("own",)  # the generic head is not tuned by anyone alone
 
@@ -139,6 +141,8 @@ class FedRoDHyper(FedAvg):
         >>> from fedquilt import Net, models
         >>> method = FedRoDHyper(Net.of(models.MLP, features=64, classes=10))
     """
+
+    needs_classes = "makes each client's head from the shares of its classes"
 
     parts: Parts = at_home(under("shares"))  # noqa: RUF009 - frozen, so it can be shared
     newcomer_head: ClassVar[tuple[str, ...]] = ("hyper",)

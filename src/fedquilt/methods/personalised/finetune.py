@@ -75,7 +75,7 @@ class FedAvgFineTune(OnBase):
         tune_optimizer: For tuning; the base's if None.
         tune_objective: For tuning; the base's if None.
 
-    Reference: none; what everybody does with a global model.
+    Reference: none; common practice.
 
     Example:
         >>> from fedquilt import Net, models

@@ -59,7 +59,7 @@ class HGLS(OnBase):
     Args:
         base: How models are trained and averaged: FedAvg, or a method of one exchange built on it, whose head is made
             private if it is not; or, if a network is given, the name of one.
-        mu: Strength of the pull, where the base is "fedprox" by name.
+        mu: Strength of the proximal term, where the base is "fedprox" by name.
         head_epochs: Passes over the head, where the base is "fedrep" by name.
         search: How gradients are tried: "greedy", one after the other; "joint", all together; "off", not at all, which
             is the base alone. See :class:`fedquilt.pieces.head_search.HeadSearch`.
@@ -92,6 +92,8 @@ class HGLS(OnBase):
         >>> from fedquilt import Net, models
         >>> method = HGLS(Net.of(models.MLP, features=64, classes=10), base="fedper", search="joint")
     """
+
+    needs_classes = "searches for better rows of a classifier by their cross-entropy"
 
     base: Annotated[Any, Base] = "fedavg"
     mu: float = 0.01

@@ -132,7 +132,7 @@ def with_own_heads(base: Any, method: str) -> Any:
     if len(exchanges) != 1:
         raise InputError(
             f"{method} needs a base whose rounds have one exchange, but {type(base).__name__} has "
-            f"{', '.join(e.name for e in exchanges)}. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
+            f"{', '.join(e.name for e in exchanges)}. Use FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
         )
     return _rehomed(base, method)
 
@@ -144,8 +144,9 @@ def _rehomed(base: Any, method: str) -> Any:
     plain = all(getattr(type(base), n, None) is getattr(OnBase, n) for n in ("personal_model", "predict"))
     if not plain or not isinstance(getattr(base, "base", None), OnBase | FedAvg):
         raise InputError(
-            f"{method} cannot stand on {type(base).__name__}: its clients do not use the head that they train in its "
-            "exchange. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
+            f"{method} cannot be combined with {type(base).__name__}: its clients do not use the head that they "
+            "train in its "
+            "exchange. Use FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
         )
     return replace(base, base=_rehomed(base.base, method))
 

@@ -79,7 +79,7 @@ class PFedMe(OnBase):
 
     Args:
         base: FedAvg in which every client counts the same; its learning rate times ``lam`` should be below 1.
-        lam: Strength of the pull between w and theta, > 0.
+        lam: Strength of the proximal term between w and theta, > 0.
         inner_lr: Learning rate of the steps that find theta, > 0.
         inner_steps: How many of these steps there are, >= 1.
         beta: The server's step, > 0.

@@ -314,11 +314,11 @@ class PODFCSSV(OnBase):
         anchored_only: Average the anchoring over the rows that are anchored instead of all.
         client_local_update_threshold: The least cosine at which a row moves an own prototype.
         client_local_ema_alpha: How far it moves.
-        kmeans_init: Clustering goes on from the prototypes that followed the training ('warm'; 'random' at first), or
-            begins anew: 'random' rows, or '++'.
+        kmeans_init: Clustering continues from the prototypes that followed the training ('warm'; 'random' at first), or
+            starts fresh: 'random' rows, or '++'.
         kmeans_max_iters: Iterations of the clustering, at most.
         kmeans_tol: Clustering stops when centroids move less.
-        reseed: Where an empty cluster begins anew: at a 'random' row, or at the row 'farthest' from its centroid.
+        reseed: Where an empty cluster restarts: at a 'random' row, or at the row 'farthest' from its centroid.
         prototype_mask: Whether features are taken under masks as in training, or with every patch visible.
         center: Subtract a running mean of all clients' features before they are compared. Clients then send means of
             features as they are, from which the server has the mean at no further cost, and centres what it keeps.
@@ -335,7 +335,7 @@ class PODFCSSV(OnBase):
         novelty_size: If set, so many rows that are near no prototype are collected, and become prototypes of their own.
         novelty_k: How many prototypes are made of them.
         live_prototypes: From the second client update on, send the prototypes that followed the training instead of
-            clustering anew.
+            reclustering.
         bootstrap_every: If set, every so many rounds (those of a task) one more exchange brings prototypes of the new
             data into the bank before anybody trains on them.
         server_ema: If set, from the second round on w <- (1 - e) w + e mean instead of the mean.
@@ -343,7 +343,7 @@ class PODFCSSV(OnBase):
         prototype_clip: The greatest length of a prototype that is sent with noise, > 0.
         prototype_noise: Standard deviation of that noise as a multiple of ``prototype_clip``, >= 0; 0 sends prototypes
             as they are.
-        secret_noise: Draw the noise from the system's randomness: nobody can subtract it, and no run can be repeated.
+        secret_noise: Draw the noise from system randomness, so that it cannot be reproduced; neither can the run.
 
     Reference: the project PODFCSSV 0.1.0; see the method's card for where this departs from its code.
 
@@ -497,7 +497,7 @@ class FedMAE(OnBase):
 class MAEAlone(OnBase):
     """Every client trains its own adapters on its own stream; nothing is averaged.
 
-    Reference: none; the lower frame of PODFCSSV.
+    Reference: none; the lower baseline of PODFCSSV.
 
     Example:
         >>> from fedquilt import models

@@ -64,6 +64,8 @@ def library_autoencoder(
         norm_pixels: Whether the target of each patch is normalised by its own mean and deviation; by default as the
             folder says.
         options: What :func:`with_adapters` takes.
+
+    Reference: He et al., Masked Autoencoders Are Scalable Vision Learners, 2022, arXiv:2111.06377.
     """
     from fedquilt.models.masked.hf_mae import ViTMAE
 

@@ -31,7 +31,7 @@ def _check_width(name: str, width: int, heads: int) -> None:
 class MaskedAutoencoder(nn.Module):
     """An encoder that sees some patches of an image and a decoder that guesses the pixels of all of them.
 
-    He et al. 2022, arXiv:2111.06377: pre-norm blocks, a class token, fixed sine and cosine positions.
+    As published: pre-norm blocks, a class token, fixed sine and cosine positions.
 
     Args:
         channels, size: Of the square images.
@@ -45,6 +45,8 @@ class MaskedAutoencoder(nn.Module):
         decoder_heads: Attention heads of the decoder.
         mask_ratio: The share of patches that are hidden.
         norm_pixels: The target of each patch is normalised by its own mean and deviation.
+
+    Reference: He et al., Masked Autoencoders Are Scalable Vision Learners, 2022, arXiv:2111.06377.
 
     Example:
         >>> import torch

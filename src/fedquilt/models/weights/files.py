@@ -89,5 +89,5 @@ def check_content(path: str | Path, content: str | None) -> None:
     if content is not None and (found := fingerprint(path)) != content:
         raise InputError(
             f"The weights at '{path}' have changed: their fingerprint is {found[:12]}, the run began with "
-            f"{content[:12]}. Put the old ones back, or begin a new run."
+            f"{content[:12]}. Restore the old ones, or start a new run."
         )

@@ -6,8 +6,9 @@ Would other clients have given the same clusters? The cut repeated on parts of t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError
+from fedquilt.pieces.clustering.null import judged
 from fedquilt.pieces.clustering.result import ClusterResult, canonical, directions, largest, unit
 from fedquilt.pieces.clustering.tree import Cut, Floats, by_distances
 
@@ -51,6 +53,7 @@ def stability(
     return {"stable_k": float(np.mean(same)), "stable_ari": float(np.mean(agree))}
 
 
+Exact = Callable[..., ClusterResult]  # (ids, seed=...) -> their clusters, from the whole tree
 LINKAGES = ("average", "complete", "single", "ward")
 METRICS = {"cosine": "cosine", "euclidean": "euclidean", "manhattan": "cityblock"}
 
@@ -63,6 +66,9 @@ def agglomerate(
     threshold: float | None = None,
     k: int | None = None,
     auto: bool = False,
+    silhouette: bool = False,
+    again: Mapping[ClientId, Tensor] | None = None,
+    min_size: int = 2,
     max_exact: int = 5000,
     seed: Seed,
 ) -> ClusterResult:
@@ -70,40 +76,50 @@ def agglomerate(
 
     Vectors that are zero or not finite say nothing: their clients are put aside and join the largest cluster, with a
     warning. Above ``max_exact`` clients (memory grows with the square) a random sample is clustered, the others join
-    the nearest cluster, and those that are too far from all are clustered among themselves.
+    the nearest cluster, and those that are too far from all are clustered among themselves. ``auto`` does so above 500.
 
     Args:
         vectors: One of each client, of equal length.
-        linkage: average, complete, single or ward; None for average, or for ward when ``k`` is given.
+        linkage: average, complete, single or ward; None for average, or for ward when ``k`` or ``auto`` is given.
         metric: cosine, euclidean or manhattan. Given ``k`` with ward, rows are normalised first, since lengths of
             updates say little about direction.
-        threshold, k, auto: See :class:`Cut`.
+        threshold, k, auto, silhouette: See :class:`Cut`.
+        again: For ``auto``: the vectors are those of half of each client's samples, and these those of the other half.
+        min_size: For ``auto``: the least size of a cluster.
         max_exact: Up to so many clients the whole tree is built.
         seed: For the sample, and for the parts of the clients that the cut is tried on again.
     """
-    cut = Cut(threshold, k, auto)
-    linkage = linkage or ("ward" if k is not None else "average")
+    cut = Cut(threshold, k, auto, silhouette)
+    linkage = linkage or ("ward" if k is not None or auto else "average")
     check_settings(linkage, metric, cut)
-    _check(vectors)
+    shown = (vectors,) if again is None else (vectors, again)
+    _check(shown)
     ids = in_order(list(vectors))
-    silent = [c for c in ids if unit(vectors[c]) is None]
+    silent = [c for c in ids if any(unit(v[c]) is None for v in shown)]
     aside = set(silent)
     heard = [c for c in ids if c not in aside]
-    return _with_silent(_found(vectors, heard, linkage, metric, cut, max_exact, seed), silent, vectors)
+    whole = vectors if again is None else {c: (vectors[c] + again[c]) / 2 for c in ids}
+    exact: Exact
+    if auto:
+        exact = partial(_judged, shown, whole, linkage=linkage, least=min_size)
+        max_exact = min(max_exact, MOST)
+    else:
+        exact = partial(_exact, vectors, linkage=linkage, metric=metric, cut=cut)
+    return _with_silent(_found(exact, whole, heard, metric, cut, max_exact, seed), silent, whole)
 
 
 def _found(
+    exact: Exact,
     vectors: Mapping[ClientId, Tensor],
     ids: Sequence[ClientId],
-    linkage: str,
     metric: str,
     cut: Cut,
     most: int,
     seed: Seed,
 ) -> ClusterResult:
     if len(ids) <= most:
-        return _exact(vectors, ids, linkage, metric, cut, seed)
-    return _sampled(vectors, ids, linkage, metric, cut, most, seed)
+        return exact(ids, seed=seed)
+    return _sampled(exact, vectors, ids, metric, cut, most, seed)
 
 
 def check_settings(linkage: str | None, metric: str, cut: Cut) -> None:
@@ -112,21 +128,23 @@ def check_settings(linkage: str | None, metric: str, cut: Cut) -> None:
         raise InputError(f"linkage must be one of {', '.join(LINKAGES)}, got {linkage!r}.")
     if metric not in METRICS:
         raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
-    if linkage == "ward" and cut.k is None and metric != "euclidean":
+    if linkage == "ward" and cut.k is None and not cut.auto and metric != "euclidean":
         raise InputError(f"Ward's linkage is about Euclidean distances; give metric 'euclidean', not {metric!r}.")
-    if cut.auto and metric != "cosine":
-        raise InputError(f"auto judges heights of cosine distances; with {metric!r} give a threshold or k.")
+    if (cut.auto or cut.silhouette) and metric != "cosine":
+        raise InputError(f"{cut} judges directions, metric cosine; with {metric!r} give a threshold or k.")
 
 
-def _check(vectors: Mapping[ClientId, Tensor]) -> None:
-    if not vectors:
-        raise InputError("There is nobody to cluster.")
-    if len({v.numel() for v in vectors.values()}) > 1:
+def _check(shown: Sequence[Mapping[ClientId, Tensor]]) -> None:
+    if not shown[0]:
+        raise InputError("There are no clients to cluster.")
+    if any(s.keys() != shown[0].keys() for s in shown):
+        raise InputError("Of some clients there is one half only; give both halves of each.")
+    if len({v.numel() for s in shown for v in s.values()}) > 1:
         raise InputError("The clients' vectors have different lengths, so no distances can be taken.")
 
 
 def _exact(
-    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], linkage: str, metric: str, cut: Cut, seed: Seed
+    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], *, linkage: str, metric: str, cut: Cut, seed: Seed
 ) -> ClusterResult:
     distances = np.zeros(0)
     if len(ids) > 1:
@@ -146,13 +164,50 @@ def _row(vector: Tensor, normalised: bool) -> Floats:
     return one.numpy()
 
 
+def _judged(
+    shown: Sequence[Mapping[ClientId, Tensor]],
+    whole: Mapping[ClientId, Tensor],
+    ids: Sequence[ClientId],
+    *,
+    linkage: str,
+    least: int,
+    seed: Seed,
+) -> ClusterResult:
+    """The clusters that are more than chance, with the tree that they were cut from."""
+    if len(ids) < 2:
+        return ClusterResult(dict.fromkeys(ids, 0), 1, "auto", order=tuple(ids))
+    from scipy.spatial.distance import pdist
+
+    first, *second = ([s[c] for c in ids] for s in shown)
+    real = judged(first, second[0] if second else None, linkage, least, seed)
+    distances, cut = pdist(real.points), Cut(k=real.cut)
+    tree = by_distances(ids, distances, linkage, cut)
+    labels = canonical(dict(zip(ids, real.labels.tolist(), strict=True)))
+    measures = tree.measures | stability(ids, distances, linkage, cut, tree.labels, seed) | real.measures
+    aims = directions(labels, whole)
+    assert aims is not None  # the silent were put aside
+    if len(aims) > 1:
+        measures["threshold"] = _reach(labels, whole, aims)
+    k = max(labels.values()) + 1
+    return replace(tree, labels=labels, k=k, criterion="auto", directions=aims, measures=measures)
+
+
+def _reach(labels: Mapping[ClientId, int], vectors: Mapping[ClientId, Tensor], aims: Tensor) -> float:
+    """How far from a cluster a client may be that joins it: as far as the nearest two clusters are from each other, and
+    as any member is from its own."""
+    wide = aims.double()
+    between = (1 - wide @ wide.T).fill_diagonal_(math.inf).min()
+    own = [float(1 - wide[k] @ way) for c, k in labels.items() if (way := unit(vectors[c])) is not None]
+    return float(np.nextafter(max(float(between), *own), math.inf))
+
+
 # Many clients
 
 
 def _sampled(
+    exact: Exact,
     vectors: Mapping[ClientId, Tensor],
     ids: Sequence[ClientId],
-    linkage: str,
     metric: str,
     cut: Cut,
     most: int,
@@ -166,14 +221,14 @@ def _sampled(
         )
     chosen = seed.fold("sample", len(ids)).numpy().choice(len(ids), size=most, replace=False)
     sample = in_order([ids[i] for i in chosen])
-    found = _exact(vectors, sample, linkage, metric, cut, seed)
+    found = exact(sample, seed=seed)
     taken = set(sample)
     rest = [c for c in ids if c not in taken]
     labels, far = _placed(found, rest, vectors)
     note = f"{most} of {len(ids)} clients were clustered exactly; {len(rest) - len(far)} joined by direction"
     if far:
         note += f", {len(far)} were far from all and clustered among themselves"
-        others = _found(vectors, far, linkage, metric, cut, most, seed.fold("far"))
+        others = _found(exact, vectors, far, metric, cut, most, seed.fold("far"))
         labels |= {c: found.k + j for c, j in others.labels.items()}
     named = canonical(found.labels | labels)
     return replace(

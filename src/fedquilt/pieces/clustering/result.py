@@ -160,7 +160,7 @@ def merge_small(result: ClusterResult, min_size: int, vectors: Mapping[ClientId,
             break
         aims = directions(found.labels, vectors)
         if aims is None:
-            raise InputError("Small clusters cannot be merged: no client has a vector that says anything.")
+            raise InputError("Small clusters cannot be merged: no client has a usable vector.")
         far = 1 - aims.double() @ aims[small].double()
         far[small] = math.inf
         target = int(far.argmin())

@@ -71,8 +71,8 @@ def correlation(a: Floats, b: Floats) -> float:
     return float(products[0] / np.sqrt(products[1] * products[2]))
 
 
-MOST_AUTO = 20  # the largest number of clusters that ``auto`` tries
-LEAST_SILHOUETTE, LEAST_HEIGHT = 0.25, 0.1  # what ``auto`` asks of a cut before it believes in more than one cluster
+MOST_TRIED = 20  # the largest number of clusters that ``silhouette`` tries
+LEAST_SILHOUETTE, LEAST_HEIGHT = 0.25, 0.1  # what it asks of a cut before it believes in more than one cluster
 NEIGHBOURS = (0.1, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -83,19 +83,22 @@ class Cut:
     Args:
         threshold: Merge while the smallest linkage distance is < threshold.
         k: Merge down to so many clusters.
-        auto: Among 2..20 clusters the one with the best mean silhouette, if that is at least 0.25 and the first
+        silhouette: Among 2..20 clusters the one with the best mean silhouette, if that is at least 0.25 and the first
             merge it refuses is at least 0.1 high; otherwise one cluster.
+        auto: The clusters that are more than chance (:func:`fedquilt.pieces.clustering.null.judged`), which takes the
+            clients' vectors; distances alone cannot tell.
     """
 
     threshold: float | None = None
     k: int | None = None
     auto: bool = False
+    silhouette: bool = False
 
     def __post_init__(self) -> None:
-        if (self.threshold is not None) + (self.k is not None) + self.auto != 1:
+        if (self.threshold is not None) + (self.k is not None) + self.auto + self.silhouette != 1:
             raise InputError(
-                f"Give exactly one of threshold, k and auto, got threshold={self.threshold}, k={self.k}, "
-                f"auto={self.auto}."
+                f"Give exactly one of threshold, k, auto and silhouette, got threshold={self.threshold}, k={self.k}, "
+                f"auto={self.auto}, silhouette={self.silhouette}."
             )
         if self.threshold is not None and not (math.isfinite(self.threshold) and self.threshold > 0):
             raise InputError(f"The threshold must be a finite number above 0, got {self.threshold}.")
@@ -103,8 +106,8 @@ class Cut:
             raise InputError(f"The number of clusters must be at least 1, got {self.k}.")
 
     def __str__(self) -> str:
-        if self.auto:
-            return "auto"
+        if self.auto or self.silhouette:
+            return "auto" if self.auto else "silhouette"
         return f"k = {self.k}" if self.k is not None else f"threshold {self.threshold:g}"
 
 
@@ -128,7 +131,7 @@ def by_distances(
     refused = float(tree[merges, 2]) if merges < len(tree) else None
     if cut.threshold is not None:
         measures["threshold"] = cut.threshold
-    elif cut.auto and refused is not None:
+    elif cut.silhouette and refused is not None:
         measures["threshold"] = refused
     if neighbours:
         measures |= {f"k_at_{t:g}": float(count - _below(tree, t)) for t in NEIGHBOURS}
@@ -146,7 +149,7 @@ def by_distances(
 def _where(tree: Floats, distances: Floats, cut: Cut) -> tuple[int, dict[str, float], tuple[str, ...]]:
     """How many merges to make, the silhouette of that cut, and warnings."""
     count = len(tree) + 1
-    if cut.auto:
+    if cut.silhouette:
         return _best(tree, distances)
     notes: tuple[str, ...] = ()
     if cut.k is not None:
@@ -169,7 +172,7 @@ def _below(tree: Floats, threshold: float) -> int:
 
 def _best(tree: Floats, distances: Floats) -> tuple[int, dict[str, float], tuple[str, ...]]:
     count = len(tree) + 1
-    most = min(count - 1, MOST_AUTO)
+    most = min(count - 1, MOST_TRIED)
     if most < 2:
         return len(tree), {}, ()
     fine = cut_tree(tree, count - most)

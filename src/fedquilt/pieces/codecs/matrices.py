@@ -101,10 +101,8 @@ def swap(tree: object, chosen: Callable[[object], bool], change: Callable[[Any],
         return change(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
         return replace(tree, **{f.name: swap(getattr(tree, f.name), chosen, change) for f in fields(tree)})
-    if isinstance(tree, tuple):
-        return tuple(swap(item, chosen, change) for item in tree)
-    if isinstance(tree, list):
-        return [swap(item, chosen, change) for item in tree]
+    if isinstance(tree, tuple | list):
+        return type(tree)(swap(item, chosen, change) for item in tree)
     if isinstance(tree, dict):
         return {key: swap(item, chosen, change) for key, item in tree.items()}
     return tree

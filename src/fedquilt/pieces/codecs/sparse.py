@@ -166,7 +166,7 @@ class localized:
 
     def __post_init__(self) -> None:
         if self.keep is not None and not 0 < self.keep <= 1:
-            raise InputError(f"keep is the share of numbers that is sent, in (0, 1], got {self.keep}.")
+            raise InputError(f"keep is the fraction of values to send, in (0, 1], got {self.keep}.")
         if self.per not in ("all", "tensor"):
             raise InputError(f"per must be 'all' or 'tensor', got {self.per!r}.")
         if self.noise < 0:

@@ -88,7 +88,7 @@ class Work:
     report: MergeReport
 
 
-class Rule(Protocol):
+class MergeRule(Protocol):
     """How several models become one."""
 
     def plan(self, work: Work) -> Change:
@@ -101,7 +101,7 @@ def weights_of(dtypes: Mapping[str, torch.dtype]) -> list[str]:
     return [n for n, kind in dtypes.items() if kind.is_floating_point and is_weight(n)]
 
 
-def merged(rule: Rule, work: Work) -> Iterator[tuple[str, Tensor]]:
+def merged(rule: MergeRule, work: Work) -> Iterator[tuple[str, Tensor]]:
     """The merged model, one tensor after another: weights by the rule, float statistics by the plain mean over
     models, integers as in the base. Nothing is changed in place."""
     if not work.deltas:
@@ -118,7 +118,7 @@ def merged(rule: Rule, work: Work) -> Iterator[tuple[str, Tensor]]:
 
 
 def merge(
-    rule: Rule,
+    rule: MergeRule,
     base: Named,
     models: Sequence[Named],
     *,
@@ -197,7 +197,7 @@ class merging:
         >>> aggregate = merging(Ties(keep=0.2))
     """
 
-    rule: Rule
+    rule: MergeRule
     by_samples: bool = False
 
     def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:

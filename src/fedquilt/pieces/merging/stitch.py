@@ -42,7 +42,7 @@ class Stitch:
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
-            raise InputError(f"keep is the share of changes that has a say, in (0, 1], got {self.keep}.")
+            raise InputError(f"keep is the fraction of changes to keep, in (0, 1], got {self.keep}.")
         for name, value, known in (
             ("per", self.per, _PER),
             ("count", self.count, _COUNTED),

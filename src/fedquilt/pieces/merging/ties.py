@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
-from fedquilt.pieces.merging.rule import Change, Named, Rule, Work, weighted_mean, weighted_sum
+from fedquilt.pieces.merging.rule import Change, MergeRule, Named, Work, weighted_mean, weighted_sum
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.trim import Per
 
@@ -90,7 +90,7 @@ class Dare:
     """
 
     drop: float = 0.9
-    then: Rule = Soup()
+    then: MergeRule = Soup()
 
     def __post_init__(self) -> None:
         if not 0 <= self.drop < 1:

@@ -23,17 +23,21 @@ from fedquilt.pieces.merging.rule import Named
 class Density:
     """K_1 = k_init; then K_t = clip(1 - mu * accuracy, k_min, 1) with the accuracy of the merged model before.
 
+    With ``dense_by`` = r instead K_t = k_init + (1 - k_init) min(1, (t - 1) / r): sparse early, dense from round r + 1.
+
     Args:
         k_init: In the first round, and until an accuracy is known; in (0, 1].
         mu: In [0, 1]. 0.035 gives the densities of the published runs, K from 0.997 to 0.966; 1 really sparsifies.
         k_min: Never less, in (0, 1].
         fixed: If set, K of every round.
+        dense_by: If set, after how many rounds K is 1; it rises evenly from ``k_init``.
     """
 
     k_init: float = 0.95
     mu: float = 0.035
     k_min: float = 0.01
     fixed: float | None = None
+    dense_by: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("k_init", self.k_init), ("k_min", self.k_min), ("keep", self.fixed)):
@@ -41,9 +45,15 @@ class Density:
                 raise InputError(f"{name} is a share of what is kept, in (0, 1], got {value}.")
         if not 0 <= self.mu <= 1:
             raise InputError(f"mu must be in [0, 1], got {self.mu}.")
+        if self.dense_by is not None and self.dense_by < 1:
+            raise InputError(f"dense_by is a number of rounds, 1 or more, got {self.dense_by}.")
+        if self.dense_by is not None and self.fixed is not None:
+            raise InputError("keep is the K of every round, dense_by lets K rise from k_init. Give one of the two.")
 
-    def __call__(self, accuracy: float | None) -> float:
-        """K after this accuracy; None before the first."""
+    def __call__(self, accuracy: float | None, merges: int = 0) -> float:
+        """K after this accuracy (None before the first) and so many merges."""
+        if self.dense_by is not None:
+            return self.k_init + (1 - self.k_init) * min(1.0, merges / self.dense_by)
         if self.fixed is not None:
             return self.fixed
         if accuracy is None:

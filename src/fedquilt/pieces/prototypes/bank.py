@@ -1,4 +1,4 @@
-"""The bank of prototypes at the server: what arrives is merged with what is like it, or added."""
+"""Prototype bank at the server: what arrives is merged with what is like it, or added."""
 
 from __future__ import annotations
 

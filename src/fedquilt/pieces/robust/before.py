@@ -15,15 +15,7 @@ from fedquilt.pieces.robust.vectors import RobustAggregator, Vectors, check_byza
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Before(RobustAggregator):
-    then: RobustAggregator | None = None
-
-    def _go_on(self, vectors: Vectors, seed: Seed) -> Params:
-        return mean_of(vectors) if self.then is None else self.then.merge(vectors, seed.fold("then"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class nearest_mixing(_Before):
+class nearest_mixing(RobustAggregator):
     """Replace each reply by the mean of the n - f replies nearest to it, itself among them; then another rule.
 
     Honest replies come closer to each other, so that rules which look for the odd ones go wrong less often where
@@ -40,6 +32,7 @@ class nearest_mixing(_Before):
         >>> aggregate = nearest_mixing(byzantine=0.2, then=median())
     """
 
+    then: RobustAggregator | None = None
     byzantine: float = 0.2
 
     def __post_init__(self) -> None:
@@ -52,11 +45,11 @@ class nearest_mixing(_Before):
         check_enough("nearest_mixing", n, false + 1, false)
         nearest = vectors.distances.clone().fill_diagonal_(-1.0).argsort(dim=1, stable=True)[:, : n - false]
         mix = torch.zeros(n, n, dtype=torch.float64).scatter_(1, nearest, vectors.weights[nearest])
-        return self._go_on(vectors.mixed(_rows_to_one(mix), vectors.weights), seed)
+        return _go_on(self.then, vectors.mixed(_rows_to_one(mix), vectors.weights), seed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class bucketing(_Before):
+class bucketing(RobustAggregator):
     """Put the replies into buckets at random, anew each round, and replace each bucket by its mean; then another rule.
 
     Args:
@@ -70,6 +63,7 @@ class bucketing(_Before):
         >>> aggregate = bucketing(size=2, then=geometric_median())
     """
 
+    then: RobustAggregator | None = None
     size: int = 2
 
     def __post_init__(self) -> None:
@@ -82,11 +76,11 @@ class bucketing(_Before):
         order = torch.from_numpy(seed.fold("buckets").numpy().permutation(n))
         mix = torch.zeros(math.ceil(n / self.size), n, dtype=torch.float64)
         mix[torch.arange(n) // self.size, order] = vectors.weights[order]
-        return self._go_on(vectors.mixed(_rows_to_one(mix), mix.sum(dim=1)), seed)
+        return _go_on(self.then, vectors.mixed(_rows_to_one(mix), mix.sum(dim=1)), seed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class arc(_Before):
+class arc(RobustAggregator):
     """Shorten the longest replies to the length of the longest that is left alone; then another rule.
 
     Of n replies, floor(2 f (n - f) / n) are shortened: adaptive robust clipping.
@@ -102,6 +96,7 @@ class arc(_Before):
         >>> aggregate = arc(byzantine=0.2, then=trimmed_mean(byzantine=0.2))
     """
 
+    then: RobustAggregator | None = None
     byzantine: float = 0.2
 
     def __post_init__(self) -> None:
@@ -115,7 +110,11 @@ class arc(_Before):
         lengths = vectors.lengths
         radius = lengths.sort().values[n - int(2 * false / n * (n - false)) - 1]
         factors = torch.where(lengths > radius, radius / lengths.clamp(min=torch.finfo(torch.float64).tiny), 1.0)
-        return self._go_on(vectors.mixed(torch.diag(factors), vectors.weights), seed)
+        return _go_on(self.then, vectors.mixed(torch.diag(factors), vectors.weights), seed)
+
+
+def _go_on(then: RobustAggregator | None, vectors: Vectors, seed: Seed) -> Params:
+    return mean_of(vectors) if then is None else then.merge(vectors, seed.fold("then"))
 
 
 def _rows_to_one(mix: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedquilt.core.exchange import Reply
+from fedquilt.core.exchange import Reply, Sifted
 from fedquilt.core.params import scale
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
@@ -169,17 +169,6 @@ class CohortChecks:
                 r = replace(r, upload=replace(r.upload, delta=delta))
             kept.append(r)
         return kept, told
-
-
-@dataclass(frozen=True)
-class Sifted:
-    """The replies that count; who is left out, and why; whose replies count for less, and how; and what to know in
-    later rounds, as JSON has it."""
-
-    kept: list[Reply]
-    odd: dict[ClientId, str]
-    bounded: dict[ClientId, str]
-    past: dict[str, Any]
 
 
 class Reputation:

@@ -66,5 +66,5 @@ def _made(make: Callable[[Gathered], Panel | None], found: Gathered) -> Panel | 
         if not any(view.missing for view in found.views):
             raise
         name = make.__name__.replace("_", " ")
-        said = f"This part cannot be made from what is left of the logs ({type(error).__name__}: {error})."
+        said = f"This panel cannot be created from the remaining logs ({type(error).__name__}: {error})."
         return Panel("Damaged", f"damaged-{make.__name__}", name, [text(said, tone="warning")])

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedquilt.core.plain import JSON, Array, Row
 from fedquilt.core.table import ClientId
-from fedquilt.metrics.table import PRIMARY, Metric, cells, client_columns, metric, metrics
+from fedquilt.metrics.table import Metric, cells, client_columns, main, metric, metrics, trivial
 from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table, used
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.targets import MEGABYTE
@@ -53,11 +53,11 @@ def distribution(found: Gathered) -> Panel | None:
         clients=[str(c) for c in shown],
         variants=variants,
         level=level_of(found),
-        level_name="majority class",
+        level_name=trivial(),
     )
-    sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly."
-    note = "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample
-    return Panel(TAB, "distribution", "How clients fare", [block], note)
+    sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are shown, evenly spaced."
+    note = "Box: quartiles and median; each dot is a client, at the round selected on validation data." + sample
+    return Panel(TAB, "distribution", "Accuracy by client", [block], note)
 
 
 def _spreads(found: Gathered, m: Metric, shown: Sequence[ClientId]) -> list[Row]:
@@ -101,13 +101,10 @@ def _groups(
     ]
 
 
-GLANCE = ("test_accuracy", "common_test_accuracy", "valid_accuracy")
-
-
 def at_a_glance(found: Gathered) -> list[Block]:
     """Small pictures beside the headline: accuracy by round, and the clients at the chosen round."""
     known = {name for group in found.begun.values() for view in group for row in view.rounds[-1:] for name in row}
-    name = next((name for name in GLANCE if name in known), None)
+    name = next((n for n in (f"{s}_{main().id}" for s in ("test", "common_test", "valid")) if n in known), None)
     if name is None:
         return []
     series = series_of(found, lambda view: _only(_seed(view, tested=True), name))
@@ -115,16 +112,16 @@ def at_a_glance(found: Gathered) -> list[Block]:
     lines = chart(
         "lines",
         "glance",
-        f"{told[0].upper()}{told[1:]} by round, %",
+        f"{told[0].upper()}{told[1:]} by round" + ", %" * main().share,
         series=series,
         names={"round": "round", name: told},
         x="round",
         y=name,
-        shares=[name],
-        spread=SPREAD,
+        shares=[name] if main().share else [],
+        spread=f"test_{main().id}_std",
         t={},
         level={f"test_{measure}": level for measure, level in level_of(found).items()},
-        level_name="majority class",
+        level_name=trivial(),
         bare=True,
         beside=True,
     )
@@ -141,12 +138,12 @@ def _only(seed: Row | None, name: str) -> Row | None:
 def _strip_at_a_glance(found: Gathered) -> list[Block]:
     clients = list(dict.fromkeys(c for group in found.begun.values() for view in group for c in view.scored.clients))
     shown = thinned(clients, MOST_AT_A_GLANCE)
-    variants = [{**v, "keys": {"measure": v["keys"]["measure"]}} for v in _spreads(found, metric(PRIMARY), shown)[:1]]
+    variants = [{**v, "keys": {"measure": v["keys"]["measure"]}} for v in _spreads(found, main(), shown)[:1]]
     if not clients or not variants:
         return []
-    title = "Each client's test accuracy at the chosen round"
+    title = f"Each client's test {main().name} at the selected round"
     names = [str(c) for c in shown]
-    look = {"level": level_of(found), "level_name": "majority class", "beside": True}
+    look = {"level": level_of(found), "level_name": trivial(), "beside": True}
     return [chart("strip", "glance-clients", title, clients=names, variants=variants, **look)]
 
 
@@ -154,7 +151,7 @@ SURE = (
     column("method", "method"),
     column("client", "client"),
     column("rows", "test samples", "number", digits=0),
-    column("rarest", "of its rarest class", "number", digits=0, help="rows of the class that the client has fewest of"),
+    column("rarest", "of its rarest class", "number", digits=0, help="test samples of the client's rarest class"),
 )
 MOST_SURE = 1000  # lines
 
@@ -165,16 +162,18 @@ def sureness(found: Gathered) -> Panel | None:
     rows = [row for group in found.begun.values() for row in _sure_rows(found, group[0], columns)]
     if not rows:
         return None
-    rows.sort(key=lambda row: row[PRIMARY])
+    rows.sort(key=lambda row: row[main().id], reverse=not main().higher_is_better)
+    low = "lowest" if main().higher_is_better else "highest"
     columns = used(columns, rows)
-    few = "" if len(rows) <= MOST_SURE else f" The lowest {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
+    few = "" if len(rows) <= MOST_SURE else f" The {low} {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
     seeds = len(next(iter(found.begun.values())))
     note = (
-        "Equal scores need not be equally well known: intervals are of the client's own test samples, "
-        f"{'in the first seed, ' if seeds > 1 else ''}at the round that validation chose.{few}"
+        "Intervals reflect the number of a client's own test samples, "
+        f"{'in the first seed, ' if seeds > 1 else ''}at the round selected on validation data.{few}"
     )
-    block = table("sureness", columns, rows[:MOST_SURE], filter=True, fold="Every client, the lowest accuracy first")
-    return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
+    fold = f"All clients, {low} {main().name} first"
+    block = table("sureness", columns, rows[:MOST_SURE], filter=True, fold=fold)
+    return Panel(TAB, "sureness", "Confidence intervals by client", [block], note)
 
 
 def _sure_rows(found: Gathered, view: RunView, columns: Sequence[Row]) -> list[Row]:
@@ -185,7 +184,7 @@ def _sure_rows(found: Gathered, view: RunView, columns: Sequence[Row]) -> list[R
     return [
         cells(columns, row) | whose | {"client": str(row["client"])}
         for row in tests
-        if row.get(f"{PRIMARY}_low") is not None
+        if any(row.get(f"{main().id}_{end}") is not None for end in ("low", "half_95"))
     ]
 
 
@@ -201,20 +200,20 @@ def heat_map(found: Gathered) -> Panel | None:
     views = [view for group in found.begun.values() for view in group if view.scored.rounds]
     if not views:
         return None
-    measures = [metric(PRIMARY), metric("loss")]
+    measures = [main(), metric("loss")]
     cells = sum(len(v.scored.clients) * len(v.scored.rounds) for v in views)
     if cells * 2 > MOST_CELLS:
         measures = measures[:1]
     share = min(1.0, (MOST_CELLS / (cells * len(measures))) ** 0.5)  # of clients, and of rounds
-    notes = [] if share == 1 else ["Rounds and clients are thinned evenly, to keep the file small."]
+    notes = [] if share == 1 else ["Rounds and clients are subsampled evenly to keep the file small."]
     variants: list[Block] = [_map(view, m, share, found) for view in views for m in measures]
     block = chart("matrix", "heat", "Clients by round", variants=variants, x_name="round", y_name="client", order=True)
     return Panel(
         TAB,
         "heat",
-        "Every client in every round",
+        "Accuracy by client and round",
         [block],
-        " ".join(["Test scores of the model that a client would use.", *notes]),
+        " ".join(["Test scores of the model that each client deploys.", *notes]),
     )
 
 
@@ -243,7 +242,6 @@ COSTS = {
     "seconds": "seconds",
     "virtual_seconds": "virtual seconds, on the links of [network]",
 }
-SPREAD = "test_accuracy_std"
 MOST = 300  # points of a curve
 
 
@@ -254,9 +252,9 @@ def measures() -> dict[str, str]:
         if "worst10" in m.summaries:
             found[f"test_{m.id}_worst10"] = f"test {m.name}, worst 10 % of clients"
     return found | {
-        f"valid_{PRIMARY}": f"validation {PRIMARY}",
-        f"common_test_{PRIMARY}": "global model, common test set",
-        f"global_test_{PRIMARY}": f"global model, test {PRIMARY}",
+        f"valid_{main().id}": f"validation {main().name}",
+        f"common_test_{main().id}": "global model, common test set",
+        f"global_test_{main().id}": f"global model, test {main().name}",
         TRAINING: "training loss",
     }
 
@@ -264,6 +262,8 @@ def measures() -> dict[str, str]:
 def _shares(names: Iterable[str]) -> list[str]:
     """Those that are shown in per cent."""
     others = {f"test_{m.id}{end}" for m in metrics() if not m.share for end in ("", "_worst10")}
+    if not main().share:
+        others |= {f"{start}_{main().id}" for start in ("valid", "common_test", "global_test")}
     own = [name for name in OWN if name.startswith("stitch")]
     return [*(name for name in names if name not in others and name != TRAINING), *own]
 
@@ -276,8 +276,8 @@ def curves(found: Gathered) -> Panel | None:
     note = "Lines are means over seeds at rounds that every seed has."
     if not found.sweep:
         how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))
-        note += f" Curves are of test samples and chose nothing: the table shows the {how}."
-    return Panel("Curves", "curves", "Over rounds, traffic and time", [_lines(found, series)], note)
+        note += f" Curves show test data, which were not used for selection: the table shows the {how}."
+    return Panel("Curves", "curves", "Learning curves", [_lines(found, series)], note)
 
 
 def series_of(found: Gathered, points: Callable[[RunView], Row | None]) -> list[Row]:
@@ -289,7 +289,7 @@ def series_of(found: Gathered, points: Callable[[RunView], Row | None]) -> list[
 def level_of(found: Gathered) -> dict[str, float]:
     """The accuracy of the majority class, where it is known."""
     means = [float(np.mean(list(known.values()))) for known in found.constant.values() if known]
-    return {"accuracy": float(np.mean(means))} if means else {}
+    return {main().id: float(np.mean(means))} if means else {}
 
 
 def _lines(found: Gathered, series: list[Row]) -> Block:
@@ -306,11 +306,11 @@ def _lines(found: Gathered, series: list[Row]) -> Block:
         names=names,
         x="round",
         shares=_shares(scores),
-        spread=SPREAD,
+        spread=f"test_{main().id}_std",
         y=next(iter(names)),
         t={str(n): _student(n) for n in range(2, most + 1)},
         level={f"test_{name}": value for name, value in level_of(found).items()},
-        level_name="majority class",
+        level_name=trivial(),
     )
 
 
@@ -326,7 +326,7 @@ def _seed(view: RunView, tested: bool) -> Row | None:
         "megabytes": numbers(sent[places]),
         "seconds": numbers(np.cumsum(_column(view.rounds, "seconds"))[places], 3),
     }
-    for name in (*scores, *OWN, SPREAD, "virtual_seconds"):
+    for name in (*scores, *OWN, f"test_{main().id}_std", "virtual_seconds"):
         points = _column(rows, name) if tested or "test" not in name else []
         if any(point is not None for point in points):
             values[name] = numbers(points)

@@ -12,7 +12,7 @@ from scipy.cluster.hierarchy import dendrogram
 from fedquilt.core.plain import Row
 from fedquilt.core.table import in_order
 from fedquilt.errors import FedquiltError
-from fedquilt.metrics.table import PRIMARY, ROWS_HALF
+from fedquilt.metrics.table import ROWS_HALF, main, trivial
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.report.blocks import RUN, Block, Panel, chart, column, numbers, table, text
 from fedquilt.report.gather import Gathered
@@ -49,7 +49,7 @@ def clusters(found: Gathered) -> Panel | None:
         notes += [f"{view.display}, seed {view.seed}: {w}" for w in written["warnings"]]
     if not rows and not notes:
         return None
-    blocks = [*_lead(notes, placed, trees, rivers), table("clusters", COLUMNS, rows, filter=True)]
+    blocks = [*_lead(notes, placed, trees, rivers), table("clusters", _columns(), rows, filter=True)]
     return Panel("Methods", "clusters", "Clusters of clients", blocks)
 
 
@@ -62,27 +62,35 @@ def _lead(notes: list[str], placed: list[str], trees: list[Block], rivers: list[
         yield text(*placed)
     names = {"x_name": "client", "y_name": "distance at which groups merge"}
     if trees:
-        yield chart("tree", "tree", "Tree of clients and its cut", variants=trees, **names)
+        yield chart("tree", "tree", "Dendrogram and cut", variants=trees, **names)
     names = {"x_name": "round", "y_name": "client"}
     if rivers:
-        yield chart("matrix", "members", "Who was in which cluster", variants=rivers, **names, categories=True)
+        yield chart("matrix", "members", "Cluster membership over rounds", variants=rivers, **names, categories=True)
 
 
 def _agreed(row: Row) -> str:
-    return f"; of these, ARI {row['ari']:.2f} against the planted groups" if "ari" in row else ""
+    return f"; of these, ARI {row['ari']:.2f} against the true groups" if "ari" in row else ""
 
 
-SCORES = (PRIMARY, PRIMARY + ROWS_HALF, f"{PRIMARY}_least", "majority_class")
-COLUMNS = (
-    *RUN,
-    column("cluster", "cluster", "number", digits=0),
-    column("size", "clients", "number", digits=0),
-    column("accuracy", "accuracy", "percent", half=SCORES[1]),
-    column("accuracy_least", "lowest", "percent"),
-    column("majority_class", "majority class", "percent"),
-    column("groups", "planted groups", help="how many members of each planted group"),
-    column("members", "members"),
-)
+def _shown() -> tuple[str, ...]:
+    """The scores of a cluster, by their keys."""
+    first = main().id
+    return (first, first + ROWS_HALF, f"{first}_least", "majority_class")
+
+
+def _columns() -> tuple[Row, ...]:
+    first, half, least, constant = _shown()
+    look, worst = main().look, "lowest" if main().higher_is_better else "highest"
+    return (
+        *RUN,
+        column("cluster", "cluster", "number", digits=0),
+        column("size", "clients", "number", digits=0),
+        column(first, main().short, **look, half=half),
+        column(least, worst, **look),
+        column(constant, trivial(), **look),
+        column("groups", "planted groups", help="members by true group"),
+        column("members", "members"),
+    )
 
 
 def _lines(view: RunView, result: ClusterResult, log: list[Row], found: Gathered) -> list[Row]:
@@ -98,7 +106,7 @@ def _lines(view: RunView, result: ClusterResult, log: list[Row], found: Gathered
                 "size": len(group),
                 "members": members_words(group),
                 "groups": ", ".join(f"{n} x {g}" for g, n in sorted(counts.items())) or None,
-                **{n: known.get(place, {}).get(n) for n in SCORES},
+                **{n: known.get(place, {}).get(n) for n in _shown()},
             }
         )
     return lines

@@ -48,7 +48,7 @@ def tails(found: Gathered) -> Panel | None:
             chart(
                 "bars",
                 "classes",
-                "Share right by class (training samples), most frequent first",
+                "Accuracy by class (training samples), most frequent first",
                 variants=lines,
                 x_name="share right",
                 grouped=True,
@@ -98,7 +98,7 @@ def leakage(found: Gathered) -> Panel | None:
         "leakage",
         "Leakage",
         [table("leakage", columns, [_named(row) for row in audit["rows"]], filter=True)],
-        "What attacks on uploads found; see the page on the audit.",
+        "Results of attacks on uploads; see the audit documentation.",
     )
 
 
@@ -117,7 +117,7 @@ BANK = {
     "prototypes_cos_mean": "mean cosine",
     "prototypes_cos_min": "least cosine",
 }
-PICTURES = {"prototypes": "Prototypes as the images nearest to them", "reconstructions": "Hidden patches as guessed"}
+PICTURES = {"prototypes": "Nearest image of each prototype", "reconstructions": "Reconstructed patches"}
 LARGEST = 1_000_000  # bytes of a picture
 
 
@@ -151,7 +151,7 @@ def forgetting(found: Gathered) -> Panel | None:
     grid = chart(
         "matrix",
         "forgetting",
-        "Scores of every task after every stage",
+        "Scores by task and stage",
         variants=matrices,
         x_name="task",
         y_name="after",
@@ -160,10 +160,10 @@ def forgetting(found: Gathered) -> Panel | None:
     return Panel(
         "Methods",
         "forgetting",
-        "What was kept and forgotten",
+        "Forgetting",
         [grid, table("continual", columns, rows, filter=True), *pictures],
-        "Right of the diagonal are tasks not yet met. Forgot: how far below its best a task ended, on "
-        "average; BWT and FWT: what later tasks did to earlier ones, and earlier to later.",
+        "Entries right of the diagonal are future tasks. Forgetting: mean drop of a task from its best score; "
+        "BWT and FWT: backward and forward transfer.",
     )
 
 
@@ -177,7 +177,7 @@ def banks(found: Gathered) -> Panel | None:
     block = chart(
         "lines",
         "banks",
-        "The bank of prototypes",
+        "Prototype bank",
         series=series,
         names=names,
         x="round",

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedquilt.config.config import flat
 from fedquilt.core.plain import JSON, Row
+from fedquilt.metrics.table import main
 from fedquilt.report.blocks import RUN, Block, Panel, chart, column, facts, only, table, text
 from fedquilt.report.gather import Gathered
 from fedquilt.results.comparison_plots import numeric, plain
@@ -32,22 +33,18 @@ def federation(found: Gathered) -> Panel | None:
         return Panel(
             "Federation",
             "federation",
-            "Who has which labels",
-            [text("There are too many clients and classes to keep their counts; 'fedquilt partition' draws them.")],
+            "Labels by client",
+            [text("Too many clients and classes to store label counts; use 'fedquilt partition'.")],
         )
     variants = [_task(found, i, task, len(shown) > 1) for i, task in shown]
     kind = "dots" if max(len(v["y"]) for v in variants) <= MOST else "matrix"
     block = chart(
-        kind, "labels", "Training rows by client and label", variants=variants, x_name="label", y_name="client"
+        kind, "labels", "Training samples by client and label", variants=variants, x_name="label", y_name="client"
     )
     table = [text(f"Table: {told}.")] if (told := found.federation.get("table")) else []
     blocks = [facts(*_facts(found, shown[0][1])), *table, block]
     return Panel(
-        "Federation",
-        "federation",
-        "Who has which labels",
-        blocks,
-        "Training rows. Colours are planted groups, where there are any.",
+        "Federation", "federation", "Labels by client", blocks, "Training samples. Colours are true groups, if known."
     )
 
 
@@ -68,7 +65,7 @@ def _facts(found: Gathered, task: Row) -> list[tuple[str, str, str]]:
     rows, measures = np.array(task["rows"]), task["measures"]
     far = measures["label_distance"]
     items = [
-        ("clients", str(len(rows)), f"{len(set(found.groups.values()))} planted groups" if found.groups else ""),
+        ("clients", str(len(rows)), f"{len(set(found.groups.values()))} true groups" if found.groups else ""),
         ("training samples", f"{rows.sum():,}", f"{rows.min()} to {rows.max()} per client"),
         ("classes", str(found.federation["classes"]), f"imbalance factor {measures['imbalance_factor']:.3g}"),
         ("size Gini", f"{measures['size_gini']:.3f}", "0: equal sizes"),
@@ -89,12 +86,14 @@ def runs(found: Gathered) -> Panel | None:
         column("state", "state"),
         column(
             "chosen",
-            "chosen round",
+            "selected round",
             "number",
             digits=0,
-            help="by validation accuracy; without validation samples, the last one scored",
+            help=f"selected on validation {main().name}; without validation samples, the last evaluated round",
         ),
-        *([] if found.sweep else [column("accuracy", "accuracy", "percent")]),  # nobody shall choose by test scores
+        *(
+            [] if found.sweep else [column(main().id, main().short, **main().look)]
+        ),  # nobody shall choose by test scores
         column("megabytes", "MB", "number", digits=2),
         *_carried(found),
         column("seconds", "seconds", "number", digits=1),
@@ -107,7 +106,7 @@ def runs(found: Gathered) -> Panel | None:
 def _carried(found: Gathered) -> list[JSON]:
     if not any("carried_up" in view.result for view in found.views):
         return []
-    help = "all that was put into messages to other machines and back: exchanges, scoring, questions and repeats"
+    help = "all network traffic: exchanges, evaluation, control messages and retries"
     return [column("carried", "MB in messages", "number", digits=2, help=help)]
 
 
@@ -117,7 +116,7 @@ def _line(view: RunView, found: Gathered) -> Row:
         **found.named(view),
         "state": view.state,
         "chosen": result.get("best_round"),
-        "accuracy": None if found.sweep else result.get("best", {}).get("test_accuracy"),
+        main().id: None if found.sweep else result.get("best", {}).get(f"test_{main().id}"),
         "megabytes": (result["bytes_up"] + result["bytes_down"]) / MEGABYTE if "bytes_up" in result else None,
         **({"carried": (result["carried_up"] + result["carried_down"]) / MEGABYTE} if "carried_up" in result else {}),
         "seconds": result.get("seconds"),
@@ -146,7 +145,7 @@ def differences(found: Gathered) -> Panel | None:
         "differences",
         "What differs",
         [table("differences", columns, rows)],
-        "Settings that differ between methods; seeds apart.",
+        "Settings that differ between methods (apart from seeds).",
     )
 
 
@@ -165,7 +164,7 @@ def settings(found: Gathered) -> Panel | None:
     columns = (column("setting", "setting", "code"), column("value", "value", "code"))
     rows = [{"setting": name, "value": value} for name, value in shared.items()]
     return Panel(
-        TAB, "settings", "What is the same", [table("settings", columns, rows, filter=True, fold="All settings")]
+        TAB, "settings", "Common settings", [table("settings", columns, rows, filter=True, fold="All settings")]
     )
 
 
@@ -174,26 +173,31 @@ def best_point(found: Gathered) -> Panel | None:
     rows = ranking(found.folder)
     best = next((row for row in rows if row["best"]), None)
     if best is None:
-        none = text("No point is finished yet, so there is none to choose.", tone="lead")
+        none = text("No point is finished yet.", tone="lead")
         return Panel("Sweep", "best", "In short", [none])
     seeds = len(found.sweep["seeds"])
     done = [row for row in rows if row["valid"] is not None]
+    top = "highest" if main().higher_is_better else "lowest"
     said = [
-        f"Of {len(done)} points, {best['label']} has the highest validation accuracy: "
+        f"Of {len(done)} points, {best['label']} has the {top} validation {main().name}: "
         f"{_percent(best['valid'], best['valid_half_95'])}.",
-        f"Its test accuracy, which chose nothing, is {_percent(best['test'], best['test_half_95'])}.",
+        f"Its test {main().name}, not used for selection, is {_percent(best['test'], best['test_half_95'])}.",
     ]
     blocks: list[Block] = [
         text(*said, tone="lead"),
         facts(
-            ("validation accuracy", _percent(best["valid"]), "the best of many: it promises a little too much"),
-            ("test accuracy", _percent(best["test"]), "one seed: no interval" if seeds == 1 else f"over {seeds} seeds"),
+            (f"validation {main().name}", _percent(best["valid"]), "the best of many, so slightly optimistic"),
+            (
+                f"test {main().name}",
+                _percent(best["test"]),
+                "one seed: no interval" if seeds == 1 else f"over {seeds} seeds",
+            ),
             ("points", f"{len(done)} of {found.sweep['total']}", f"{found.sweep['search']}; seeds of each: {seeds}"),
         ),
     ]
     if len(done) < found.sweep["total"]:
         left = found.sweep["total"] - len(done)
-        blocks.append(text(f"{left} points are not finished; 'fedquilt sweep' goes on with them.", tone="warning"))
+        blocks.append(text(f"{left} points are not finished; 'fedquilt sweep' continues them.", tone="warning"))
     for run in found.failed:
         blocks.append(
             text(f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}", tone="warning")
@@ -225,19 +229,20 @@ def points(found: Gathered) -> Panel | None:
         ),
         column(
             "valid",
-            "validation accuracy",
-            "percent",
+            f"validation {main().name}",
+            **main().look,
             half="valid_half_95",
-            help="mean over seeds at each seed's chosen round, ± 95 % t-interval",
+            help="mean over seeds at each seed's selected round, ± 95 % t-interval",
         ),
         column("seeds", "seeds done", "number", digits=0),
-        column("rounds", "chosen round", "number", digits=1),
+        column("rounds", "selected round", "number", digits=1),
         column("megabytes", "MB", "number", digits=1),
         column("seconds", "seconds", "number", digits=1),
     ]
     kept |= {f"v{i}" for i in range(len(names))}
     shown = [only(kept, row) for row in rows]
-    note = "Sorted by validation accuracy; the best is marked. Test scores of other points are left out on purpose."
+    told = "the best is marked. Test scores of other points are not shown, on purpose."
+    note = f"Sorted by validation {main().name}; {told}"
     return Panel("Sweep", "points", "Points", [table("points", columns, shown, filter=True)], note)
 
 
@@ -267,11 +272,11 @@ def parameters(found: Gathered) -> Panel | None:
                 ],
             }
         )
-    block = chart("points", "parameters", "Validation accuracy by setting", variants=variants)
+    block = chart("points", "parameters", f"Validation {main().name} by setting", variants=variants)
     return Panel(
-        "Sweep", "parameters", "What each setting does", [block], "Every point is one combination of settings."
+        "Sweep", "parameters", "Effect of each setting", [block], "Every point is one combination of settings."
     )
 
 
 def _percent(value: float, half: float = float("nan")) -> str:
-    return f"{100 * value:.1f}" + (f" ± {100 * half:.1f}" if half == half else "") + " %"
+    return main().in_words(value, half)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Mapping
 
 from fedquilt.core.plain import JSON, Row
-from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.metrics.table import Metric, best_of, main, task, trivial
 from fedquilt.registry import shown_as
 from fedquilt.report.blocks import Block, Panel, column, facts, only, table, text, used
 from fedquilt.report.gather import Gathered
 from fedquilt.report.panels.clients import at_a_glance
 from fedquilt.results.statistics.beside import apart
-from fedquilt.results.tables import FRAME, OWN, names, score_columns
+from fedquilt.results.tables import FRAME, OWN, names, score_columns, target_told
 from fedquilt.storage.finished import chosen
 
 TAB = "Summary"
@@ -25,7 +25,7 @@ def headline(found: Gathered) -> Panel | None:
     if any(view.config.get("output", {}).get("withhold_test") for view in found.views):
         said = [
             "The test scores of this run are withheld (output.withhold_test): it is a point of a sweep, which "
-            "chooses on validation samples and then tells those of the chosen point."
+            "selects on validation samples, and then reports those of the selected point."
         ]
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
@@ -38,55 +38,64 @@ def headline(found: Gathered) -> Panel | None:
 
 def _warnings(found: Gathered) -> Iterator[str]:
     """Runs that are not finished, doubts, damaged logs, and runs that failed."""
-    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
-    if open_runs:
-        more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
-        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
-        yield told + "Methods with an unfinished run are left out of tables and tests."
+    yield from _unfinished(found)
     for method, doubt in (found.summary or {}).get("doubts", {}).items():
         yield f"{names(found.summary or {})[method]}: {doubt}"
     for view in found.views:
         if view.missing:
             named = f"{view.display}, seed {view.seed}: parts of its logs are missing or damaged. "
-            yield named + "; ".join(view.missing) + ". What is left is shown."
+            yield named + "; ".join(view.missing) + ". The rest is shown."
     for run in found.failed:
         yield f"{run.get('display', run['method'])}, seed {run['seed']} failed: {run['reason']}"
+
+
+def _unfinished(found: Gathered) -> Iterator[str]:
+    open_runs = [f"{v.display}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
+    if open_runs:
+        more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
+        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
+        yield told + "Methods with an unfinished run are left out of tables and tests."
 
 
 def sentences(summary: Mapping[str, JSON]) -> list[str]:
     """Which method is highest, which others cannot be told apart from it, and what the majority class gives."""
     won, rows = summary["winner"], {row["method"]: row for row in summary["rows"]}
     if won is None:
-        return ["Only centralised training is finished; it is the frame of a table and cannot win."]
+        return ["Only centralised training is finished; it is a reference and not ranked."]
     best, measure, shown = rows[won["method"]], summary["measure"], names(summary)
-    kind = "test accuracy" if measure == "accuracy" else "accuracy on the common test set"
+    first, clients = main(), measure == main().id
+    kind = f"test {first.name}" if clients else f"{first.name} on the common test set"
     reached = _percent(best[measure], best[f"{measure}_half_95"])
     if not won["versus"]:
         said = [f"{best['display']} reaches a {kind} of {reached}."]
     else:
-        second = max(won["versus"], key=lambda name: rows[name][measure])
+        second = next(n for n in won["versus"] if rows[n][measure] == best_of(rows[v][measure] for v in won["versus"]))
         said = [
-            f"{best['display']} has the highest {kind}: {reached}.",
+            f"{best['display']} has the {'highest' if first.higher_is_better else 'lowest'} {kind}: {reached}.",
             apart(won, shown),
-            _next(shown[second], won["versus"][second]),
+            _next(shown[second], won["versus"][second], "clients" if measure == "accuracy" else "seeds"),
         ]
     if not math.isnan(summary["majority_class"]):
-        gap = 100 * (best[measure] - summary["majority_class"])
-        whose = "a client's" if measure == "accuracy" else "the"
+        gap = best[measure] - summary["majority_class"]
+        whose = "a client's" if clients else "the"
+        constant = f"{whose} most frequent label" if task() is None else f"the {trivial()}"
+        usual = gap >= 0 if first.higher_is_better else gap <= 0
+        way = ("less" if usual else "MORE") if first.higher_is_better else ("more" if usual else "LESS")
         said.append(
-            f"Always answering {whose} commonest label gives {_percent(summary['majority_class'])}, "
-            f"{abs(gap):.1f} points {'less' if gap >= 0 else 'MORE'}."
+            f"Always predicting {constant} gives {_percent(summary['majority_class'])}, {first.apart(gap)} {way}."
         )
     return said
 
 
-def _next(method: str, pair: Mapping[str, JSON]) -> str:
+def _next(method: str, pair: Mapping[str, JSON], over: str) -> str:
     """The method after the best, and how far it is from it."""
-    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
-    lower = f"lower in {pair['seeds_better']} of {pair['seeds']} seeds"
+    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over {over} after Holm's correction"
+    worse, other = ("lower", "HIGHER") if main().higher_is_better else ("higher", "LOWER")
+    usual = pair["difference"] >= 0 if main().higher_is_better else pair["difference"] <= 0
+    behind = f"{worse} in {pair['seeds_better']} of {pair['seeds']} seeds"
     return (
-        f"{method} comes next, {abs(100 * pair['difference']):.1f} points "
-        f"{'lower' if pair['difference'] >= 0 else 'HIGHER client by client'} ({lower}{p})."
+        f"{method} comes next, {main().apart(pair['difference'])} "
+        f"{worse if usual else f'{other} client by client'} ({behind}{p})."
     )
 
 
@@ -97,8 +106,9 @@ def _best(found: Gathered, best: Row, summary: Mapping[str, JSON]) -> tuple[str,
         return ("method", method, "the only one")
     if tied := [shown[name] for name in won["tied"]]:
         few = ", ".join([method, *tied][:4]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
-        return (f"best {1 + len(tied)} methods", few, "not distinguishable; the highest mean first")
-    return ("best method", method, "significantly above every other")
+        high = "highest" if main().higher_is_better else "lowest"
+        return (f"best {1 + len(tied)} methods", few, f"not significantly different; {high} mean first")
+    return ("best method", method, f"significantly {'above' if main().higher_is_better else 'below'} every other")
 
 
 def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str, str]]:
@@ -107,89 +117,111 @@ def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str,
     best = rows[won["method"]] if won else summary["rows"][0]
     seeds = len(summary["seeds"])
     reached = "never" if best["rounds_to_target"] is None else f"{best['rounds_to_target']:.1f}".removesuffix(".0")
-    kind = "test accuracy" if measure == "accuracy" else "common test set"
+    first, clients = main(), measure == main().id
+    kind = f"test {first.name}" if clients else "common test set"
     half = best[f"{measure}_half_95"]
-    sure = "one seed: no interval" if seeds == 1 else f"± {100 * half:.1f} over {seeds} seeds (95 % t-interval)"
+    sure = "one seed: no interval" if seeds == 1 else f"± {first.written(half)} over {seeds} seeds (95 % t-interval)"
     cards = [_best(found, best, summary), (kind, _percent(best[measure]), sure)]
-    if best["worst10"] is not None:
+    if best.get("worst10") is not None:
         half = best["worst10_both_half_95"]
-        sure = "" if half is None else f"± {100 * half:.1f} over seeds and test samples; "
-        cards.append(("worst tenth of clients", _percent(best["worst10"]), f"{sure}mean accuracy of the lowest 10 %"))
-    if measure == "accuracy" and best["common_accuracy"] is not None:
-        cards.append(("common test set", _percent(best["common_accuracy"]), "its global model, on nobody's rows"))
+        sure = "" if half is None else f"± {first.written(half)} over seeds and test samples; "
+        low = "lowest" if first.higher_is_better else "highest"
+        cards.append(("worst 10 % of clients", _percent(best["worst10"]), f"{sure}mean {first.name} of the {low} 10 %"))
+    if clients and best.get(f"common_{first.id}") is not None:
+        cards.append(
+            ("common test set", _percent(best[f"common_{first.id}"]), "its global model, on samples of no client")
+        )
     return [
         *cards,
-        ("majority class", _percent(summary["majority_class"]), "the least that must be beaten"),
-        (f"rounds to {100 * summary['target']:g} %", reached, f"in {best['seeds_at_target']} of {seeds} seeds"),
-        ("sent per run", _size(best["megabytes_up"] + best["megabytes_down"]), "up and down, frames as they travelled"),
+        (trivial(), _percent(summary["majority_class"]), "trivial baseline"),
+        (f"rounds to {target_told(summary['target'])}", reached, f"in {best['seeds_at_target']} of {seeds} seeds"),
+        ("sent per run", _size(best["megabytes_up"] + best["megabytes_down"]), "up and down, bytes as sent"),
     ]
 
 
 def _columns() -> list[Row]:
     """The method, its scores, and what belongs beside them."""
-    first, *scores = [
-        column(c.key, c.label, half=c.key + c.half, group="accuracy", help=c.help, **c.metric.look)
+    start, *scores = [
+        column(c.key, c.label, half=c.key + c.half, group=main().name, help=c.help, **c.metric.look)
         for c in score_columns()
     ]
-    return [column("method", "method"), first, BOOTSTRAP, *scores, *BESIDE]
+    return [column("method", "method"), start, _bootstrap(), *scores, *_beside()]
 
 
-BOOTSTRAP = column(
-    "bootstrap",
-    "bootstrap 95 %",
-    "range",
-    low="accuracy_bootstrap_low",
-    high="accuracy_bootstrap_high",
-    group="accuracy",
-    help="percentile bootstrap over seeds; too narrow for few seeds",
-)
-BESIDE = (
-    column(
-        "versus_first_difference",
-        "minus first",
-        "percent",
-        half="versus_first_half",
-        signed=True,
-        group="tests",
-        help="mean over clients of the difference from the first method, ± 95 % over clients",
-    ),
-    column(
-        "versus_first_p",
-        "p",
-        "p",
-        group="tests",
-        help="Wilcoxon's signed-rank test over clients, Holm's correction over methods",
-    ),
-    column("versus_first_cohens_d", "Cohen's d", "number", digits=2, group="tests", help="of pairs, over clients"),
-    column(
-        "versus_majority_difference",
-        "minus majority",
-        "percent",
-        half="versus_majority_half",
-        signed=True,
-        group="tests",
-        help="the same against always answering the client's commonest label",
-    ),
-    column("last_round_accuracy", "last round", "percent", group="curve", help="accuracy after the last round"),
-    column(
-        "best_test_round_accuracy",
-        "best test round",
-        "percent",
-        group="curve",
-        help="chosen on test samples, so it promises too much; beside the accuracy, never instead of it",
-    ),
-    column(
-        "area_under_curve",
-        "area under curve",
-        "percent",
-        group="curve",
-        help="mean height of the accuracy curve over rounds",
-    ),
-    column("client_gini", "Gini", "number", digits=3, group="spread", help="of clients' accuracies; 0: all equal"),
-    column("client_variance", "variance", "number", digits=4, group="spread", help="of clients' accuracies"),
-    column("client_least", "lowest client", "percent", group="spread"),
-    column("client_most", "highest client", "percent", group="spread"),
-    column("rounds_to_target", "rounds", "number", digits=1, group="cost to target", help="to the target accuracy"),
+def _bootstrap() -> Row:
+    return column(
+        "bootstrap",
+        "bootstrap 95 %",
+        "range",
+        low=f"{main().id}_bootstrap_low",
+        high=f"{main().id}_bootstrap_high",
+        group=main().name,
+        help="percentile bootstrap over seeds; too narrow for few seeds",
+    )
+
+
+def _beside() -> tuple[Row, ...]:
+    """What belongs beside the scores; differences and curves are in the units of the main metric."""
+    constant = "the client's most frequent label" if task() is None else f"the {trivial()}"
+    return (*_of_the_main_metric(main(), main().look, constant), *COSTS)
+
+
+def _of_the_main_metric(first: Metric, look: Row, constant: str) -> tuple[Row, ...]:
+    plural = "accuracies" if task() is None else "scores"
+    return (
+        column(
+            "versus_first_difference",
+            "minus first",
+            **look,
+            half="versus_first_half",
+            signed=True,
+            group="tests",
+            help="mean over clients of the difference from the first method, ± 95 % over clients",
+        ),
+        column(
+            "versus_first_p",
+            "p",
+            "p",
+            group="tests",
+            help="Wilcoxon's signed-rank test over clients (on a common test set alone: paired t-test over seeds), "
+            "Holm's correction over methods",
+        ),
+        column("versus_first_cohens_d", "Cohen's d", "number", digits=2, group="tests", help="of pairs, over clients"),
+        column(
+            "versus_majority_difference",
+            "minus majority" if task() is None else "minus constant",
+            **look,
+            half="versus_majority_half",
+            signed=True,
+            group="tests",
+            help=f"the same against always answering {constant}",
+        ),
+        column(
+            f"last_round_{first.id}", "last round", **look, group="curve", help=f"{first.name} after the last round"
+        ),
+        column(
+            f"best_test_round_{first.id}",
+            "best test round",
+            **look,
+            group="curve",
+            help="selected on test samples, so optimistically biased; for comparison only",
+        ),
+        column(
+            "area_under_curve",
+            "area under curve",
+            **look,
+            group="curve",
+            help=f"mean height of the {first.name} curve over rounds",
+        ),
+        column("client_gini", "Gini", "number", digits=3, group="spread", help=f"of clients' {plural}; 0: all equal"),
+        column("client_variance", "variance", "number", digits=4, group="spread", help=f"of clients' {plural}"),
+        column("client_least", "lowest client", **look, group="spread"),
+        column("client_most", "highest client", **look, group="spread"),
+    )
+
+
+COSTS = (
+    column("rounds_to_target", "rounds", "number", digits=1, group="cost to target", help="to the target"),
     column("megabytes_to_target", "MB", "number", digits=1, group="cost to target"),
     column(
         "seconds_to_target",
@@ -199,11 +231,18 @@ BESIDE = (
         group="cost to target",
         help="virtual seconds for runs with [network], else the wall clock",
     ),
-    column("joules_to_target", "joules", "number", digits=0, group="cost to target", help="where counters were found"),
+    column(
+        "joules_to_target",
+        "joules",
+        "number",
+        digits=0,
+        group="cost to target",
+        help="if energy counters are available",
+    ),
     column("seeds_at_target", "seeds there", "number", digits=0, group="cost to target"),
     column("megabytes", "MB", "number", digits=1, group="cost", help="up and down, per run"),
     column("seconds", "seconds", "number", digits=1, group="cost", help="wall clock of a run"),
-    column("updates", "updates", "number", digits=0, group="cost", help="local trainings per run"),
+    column("updates", "updates", "number", digits=0, group="cost", help="client updates per run"),
     *(
         column(
             name,
@@ -211,7 +250,7 @@ BESIDE = (
             "number",
             digits=3 if name.startswith("stitch") else 1,
             group="of methods",
-            help=f"{words}, at the chosen round",
+            help=f"{words}, at the selected round",
         )
         for name, words in OWN.items()
     ),
@@ -222,7 +261,7 @@ BESIDE = (
         "number",
         digits=2,
         group="clusters",
-        help="agreement with planted groups; 1 is perfect; only clients that were placed in a cluster count",
+        help="agreement with the true groups; 1 is perfect; only clients that were placed in a cluster count",
     ),
     column(
         "placed",
@@ -230,7 +269,7 @@ BESIDE = (
         "number",
         digits=0,
         group="clusters",
-        help="clients in a cluster at the end; the others are scored with the model of lowest loss on their rows",
+        help="clients in a cluster at the end; the others use the cluster model with the lowest training loss",
     ),
 )
 
@@ -240,8 +279,8 @@ def _frame(summary: Mapping[str, JSON]) -> list[Row]:
     rows: list[Row] = []
     if not math.isnan(summary["majority_class"]):
         rows.append(
-            {"method": "majority class", summary["measure"]: summary["majority_class"], "frame": True}
-            | {"common_accuracy": summary["majority_class_common"]}
+            {"method": trivial(), summary["measure"]: summary["majority_class"], "frame": True}
+            | {f"common_{main().id}": summary["majority_class_common"]}
         )
     present = {row["kind"] for row in summary["rows"]}
     return rows + [
@@ -259,18 +298,18 @@ def comparison(found: Gathered) -> Panel | None:
     rows = _compared(found, summary)
     known = _columns()
     columns = known[:1] + used(known[1:], rows)
-    what = "mean over clients" if summary["measure"] == "accuracy" else "on the common test set"
+    what = "mean over clients" if summary["measure"] == main().id else "on the common test set"
+    units, marked = " in %" * main().share, "highest" if main().higher_is_better else "lowest"
     note = (
-        f"Test accuracy in %, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
-        f"{100 * summary['target']:g} %. Marked: the highest and those not told apart from it. "
-        "Grey rows are the frame that every table needs: the majority class, every "
-        "client alone, all data in one place."
+        f"Test {main().name}{units}, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
+        f"{target_told(summary['target'])}. Marked: the {marked} and those not significantly different from it. "
+        f"Grey rows are reference points: {trivial()}, local training, centralised training."
     )
     return Panel(
         TAB,
         "comparison",
         "Comparison" if found.comparison else "Result",
-        [table("comparison", columns, rows, groups=["accuracy"], filter=found.comparison, sort=summary["measure"])],
+        [table("comparison", columns, rows, groups=[main().name], filter=found.comparison, sort=summary["measure"])],
         note,
     )
 
@@ -282,7 +321,7 @@ def _compared(found: Gathered, summary: Mapping[str, JSON]) -> list[Row]:
     named = (str(c.get(k)) for c in _columns() for k in ("key", "half", "low", "high"))
     kept, rows = {*named, "frame"}, _frame(summary)
     for row in sorted(summary["rows"], key=lambda row: not row["frame"]):
-        whole = {**row, "megabytes": row["megabytes_up"] + row["megabytes_down"], "bootstrap": row["accuracy"]}
+        whole = {**row, "megabytes": row["megabytes_up"] + row["megabytes_down"], "bootstrap": row[main().id]}
         name = row["display"]
         rows.append(only(kept, whole) | {"method": name, "place": found.places[name], "best": row["method"] in top})
     return rows
@@ -301,20 +340,24 @@ def tests(found: Gathered) -> Panel | None:
             "place": found.places[shown[n]],
             **p,
             "seeds_told": f"{p['seeds_better']} / {p['seeds']}",
-            "verdict": "significantly lower" if p["significant"] else "not told apart",
+            "verdict": "significantly lower" if p["significant"] else "not significant",
         }
         for n, p in won["versus"].items()
     ]
-    name = column("method", f"{shown[won['method']]} against")
+    name, clients = column("method", f"{shown[won['method']]} against"), summary["measure"] == "accuracy"
+    test, of = ("paired t-test over seeds", "mean over seeds")
+    if clients:
+        test, of = "Wilcoxon's signed-rank test over clients", "mean over clients, ± 95 %"
     columns = (
         name,
-        column("verdict", "verdict", help="p below 0.05, and all of two or more seeds agree"),
-        column("difference", "difference", "percent", half="half", signed=True, help="mean over clients, ± 95 %"),
-        column(
-            "p", "p", "p", help="Wilcoxon's signed-rank test over clients, Holm's correction: the test of the verdict"
-        ),
+        column("verdict", "verdict", help="p < 0.05, and at least two seeds that all agree"),
+        column("difference", "difference", "percent", half="half", signed=True, help=of),
+        column("p", "p", "p", help=f"{test}, Holm's correction: the test of the verdict"),
         column("seeds_told", "seeds better"),
     )
+    if not clients:
+        note = "Clients have no test samples of their own, so the verdict rests on the seeds, on the common test set."
+        return Panel(TAB, "tests", "Significance tests", [table("tests", columns, rows)], note)
     details = (
         name,
         column("cohens_d", "Cohen's d", "number", digits=2, help="of pairs, over clients"),
@@ -324,29 +367,20 @@ def tests(found: Gathered) -> Panel | None:
             "seeds_t",
             "t-test of the seeds' means",
             "p",
-            help="another question, which decides nothing: whether "
-            "other seeds would give a difference of the means; few seeds can seldom tell",
+            help="not used for the verdict: would other seeds give different means? Low power with few seeds",
         ),
     )
     kept = {c["key"] for c in details} | {"place"}
-    more = table(
-        "effects", details, [only(kept, row) for row in rows], fold="Sizes of the effects, and the seeds by themselves"
-    )
+    more = table("effects", details, [only(kept, row) for row in rows], fold="Effect sizes, and tests over seeds")
     note = (
-        "Each client is compared with itself under both methods (means over seeds). The highest was chosen on the same "
-        "numbers, so small differences deserve doubt."
+        "Paired by client (means over seeds). The best method was selected on the same numbers, so interpret small "
+        "differences with care."
     )
-    if summary["measure"] != "accuracy":
-        note = (
-            "Clients have no test samples of their own, so the verdict rests on the paired t-test over seeds, on one "
-            "common test set."
-        )
-    return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows), more], note)
+    return Panel(TAB, "tests", "Significance tests", [table("tests", columns, rows), more], note)
 
 
 def _percent(value: float | None, half: float | None = None) -> str:
-    told = metric(PRIMARY).written(value, half)
-    return f"{told} %" if told else "unknown"
+    return main().in_words(value, half)
 
 
 def _size(megabytes: float) -> str:

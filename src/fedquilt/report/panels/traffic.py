@@ -33,7 +33,7 @@ def dropped(found: Gathered) -> Panel | None:
         for row in v.rows("dropped.jsonl")
     ]
     if not rows:
-        return Panel(DROPPED, "dropped", DROPPED, [text("Every reply was used: none was dropped.")])
+        return Panel(DROPPED, "dropped", DROPPED, [text("No replies were dropped.")])
     columns = (
         *RUN,
         column("round", "round", "number", digits=0),
@@ -51,7 +51,7 @@ def _told(rows: Sequence[Row]) -> str:
     """How many were not used, and how many for less than they asked."""
     less = sum(bool(row.get("used")) for row in rows)
     bounded = f" {less} were used, and bounded." if less else ""
-    return f"{len(rows) - less} replies were not used in their rounds.{bounded}"
+    return f"{len(rows) - less} replies were dropped.{bounded}"
 
 
 TAB = "Communication"
@@ -116,11 +116,9 @@ def messages(found: Gathered) -> Panel | None:
             variants=[{"keys": {}, "bars": bars}],
             x_name="megabytes",
         ),
-        table("parts", columns, rows, filter=True, fold="What the messages were made of"),
+        table("parts", columns, rows, filter=True, fold="Traffic by tensor"),
     ]
-    return Panel(
-        TAB, "messages", "What travelled", blocks, "Means over seeds; lengths of the frames as they were sent."
-    )
+    return Panel(TAB, "messages", "What travelled", blocks, "Means over seeds; sizes of the serialised messages.")
 
 
 def _mean_parts(runs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[tuple[str, str, str], tuple[float, ...]]:
@@ -189,11 +187,11 @@ def seconds(found: Gathered) -> Panel | None:
         return None
     drawn = chart("bars", "seconds", "Seconds per run", variants=variants, x_name="seconds")
     note = (
-        "Phases are the server's: it makes downloads, waits for clients (or does their work, in one process), reads "
-        "uploads, and works on its own state. Clients' work is summed over clients, so with several processes it "
+        "Phases of the server: creating downloads, waiting for clients (or computing their updates, in one process), "
+        "reading uploads, and updating its state. Client time is summed over clients, so with several processes it "
         "exceeds the wall clock."
     )
-    return Panel("Communication", "seconds", "How long it took", [drawn, *_by_phases(found, logs)], note)
+    return Panel("Communication", "seconds", "Time by phase", [drawn, *_by_phases(found, logs)], note)
 
 
 COLUMNS = (
@@ -202,14 +200,8 @@ COLUMNS = (
     column("phase", "phase"),
     column("seconds", "seconds", "number", digits=3, help="of the server's clock, per run"),
     column("megabytes", "MB", "number", digits=3, help="sent in this phase, per run"),
-    column(
-        "memory",
-        "memory, MB",
-        "number",
-        digits=0,
-        help="largest resident memory of the server's process that was seen in this phase",
-    ),
-    column("joules", "joules", "number", digits=1, help="of the whole machine, where counters were found"),
+    column("memory", "memory, MB", "number", digits=0, help="peak resident memory of the server process in this phase"),
+    column("joules", "joules", "number", digits=1, help="of the whole machine, if energy counters are available"),
     column("virtual_seconds", "virtual seconds", "number", digits=3, help="on the links of [network], per run"),
 )
 

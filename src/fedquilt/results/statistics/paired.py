@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedquilt.core.plain import Floats, Row
 from fedquilt.core.table import ClientId
+from fedquilt.metrics.table import main
 from fedquilt.results.statistics.spread import client_means
 
 
@@ -75,8 +76,9 @@ class Paired:
         difference: Mean over clients of the difference of their accuracies, each a mean over seeds.
         half: Half of its 95 % t-interval over clients.
         p: Of Wilcoxon's signed-rank test over clients, two-sided, after Holm's correction for the number of methods
-            that were compared; 1 if no client differs, NaN for fewer than two clients.
-        seeds_better: In how many seeds the mean over clients is higher.
+            that were compared; 1 if no client differs. Without two clients to compare (one common test set), that of
+            the paired t-test over seeds.
+        seeds_better: In how many seeds the mean over clients is better.
         seeds: How many there are.
         seeds_t: Of the paired t-test over seeds, corrected likewise; NaN for one seed or equal differences. It asks
             another question, whether other seeds would give a difference in the mean, and of few seeds cannot tell.
@@ -97,10 +99,8 @@ class Paired:
     @property
     def significant(self) -> bool:
         """The one verdict that tables and reports give: p is below 5 %, and every one of at least two seeds agrees on
-        who is better. Without two clients to compare (one common test set), p is that of the paired t-test over
-        seeds."""
-        p = self.seeds_t if math.isnan(self.p) else self.p
-        return p < LEAST and self.seeds > 1 and self.seeds_better in (0, self.seeds)
+        who is better."""
+        return self.p < LEAST and self.seeds > 1 and self.seeds_better in (0, self.seeds)
 
 
 def against(first: Accuracies, other: Accuracies) -> Paired:
@@ -111,10 +111,10 @@ def against(first: Accuracies, other: Accuracies) -> Paired:
     theirs, ours = _means(pairs, itemgetter(0)), _means(pairs, itemgetter(1))
     each = np.array(_means(pairs, lambda pair: pair[1] - pair[0]))
     seeds = np.array([np.mean([b - a for a, b in found.values()]) for found in pairs if found])
-    better = int((seeds > 0).sum())
+    better = int((seeds > 0 if main().higher_is_better else seeds < 0).sum())
     if len(each) < 2:
-        difference = float(each.mean()) if len(each) else math.nan
-        return Paired(difference, math.nan, math.nan, better, len(first), _t_test(seeds))
+        difference, p = float(each.mean()) if len(each) else math.nan, _t_test(seeds)
+        return Paired(difference, math.nan, p, better, len(first), p)
     half = float(stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each)))
     return Paired(
         float(each.mean()),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedquilt.core.plain import JSON, Floats
+from fedquilt.metrics.table import best_of, main
 
 MEGABYTE = 1e6
 COSTS = ("rounds", "megabytes", "joules", "seconds")
@@ -31,8 +32,9 @@ class Cost:
 
 
 def first_reach(values: Sequence[float] | Floats, target: float) -> int | None:
-    """The place of the first value that is not below the target."""
-    places = np.flatnonzero(np.asarray(values, dtype=float) >= target)
+    """The place of the first value of the main metric that is not worse than the target."""
+    found = np.asarray(values, dtype=float)
+    places = np.flatnonzero(found >= target if main().higher_is_better else found <= target)
     return int(places[0]) if len(places) else None
 
 
@@ -40,8 +42,9 @@ def costs_until(rows: Rows, target: float, joules: Mapping[int, float] | None = 
     """Rounds, megabytes up and down, joules and seconds of one run up to the first scored round whose mean test
     accuracy reaches the target; None if none does. ``joules`` are those of each round, if they were measured. Seconds
     are virtual ones where the run has a virtual clock."""
-    scored = [i for i, row in enumerate(rows) if row.get("test_accuracy") is not None]
-    place = first_reach([rows[i]["test_accuracy"] for i in scored], target)
+    name = f"test_{main().id}"
+    scored = [i for i, row in enumerate(rows) if row.get(name) is not None]
+    place = first_reach([rows[i][name] for i in scored], target)
     if place is None:
         return None
     played = rows[: scored[place] + 1]
@@ -86,9 +89,10 @@ def joules_by_round(updates: Rows) -> dict[int, float] | None:
     return found or None
 
 
-def area_under(rows: Rows, name: str = "test_accuracy") -> float:
+def area_under(rows: Rows, name: str | None = None) -> float:
     """The mean height of the curve between the first and the last scored round (trapezoids over their distance); the
     value itself for one round, NaN for none."""
+    name = name or f"test_{main().id}"
     points = [(row["round"], row[name]) for row in rows if row.get(name) is not None]
     if not points:
         return math.nan
@@ -98,10 +102,11 @@ def area_under(rows: Rows, name: str = "test_accuracy") -> float:
 
 
 def best_test_round(rows: Rows) -> tuple[int, float] | None:
-    """The scored round with the highest test accuracy, and that accuracy: chosen on test samples, so it promises too
+    """The scored round with the best test score (accuracy), and that score: chosen on test samples, so it promises too
     much. For showing beside what validation chose, under this name."""
-    scored = [row for row in rows if row.get("test_accuracy") is not None]
+    name = f"test_{main().id}"
+    scored = [row for row in rows if row.get(name) is not None]
     if not scored:
         return None
-    best = max(scored, key=lambda row: row["test_accuracy"])
-    return int(best["round"]), float(best["test_accuracy"])
+    best = next(row for row in scored if row[name] == best_of(r[name] for r in scored))
+    return int(best["round"]), float(best[name])

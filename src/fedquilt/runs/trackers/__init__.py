@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedquilt.core.plain import JSON, Row
+from fedquilt.moved import renamed
 from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.snapshot import Snapshot
 from fedquilt.storage.files import storage, to_json
@@ -29,15 +30,17 @@ class RunInfo:
         name: The name of its folder.
         folder: Where it lies.
         config: Its settings, as dotted names and texts.
-        told: How many rounds the tracker has heard of already; more than 0 if the run was resumed.
+        logged: How many rounds the tracker has logged already; more than 0 if the run was resumed.
         place: What :meth:`Tracker.start` gave when the run began, for example its id at the tracker; empty at first.
     """
 
     name: str
     folder: Path
     config: Mapping[str, str]
-    told: int = 0
+    logged: int = 0
     place: str = ""
+
+    told = renamed("told", "logged")
 
 
 class Tracker(Protocol):
@@ -63,12 +66,12 @@ FILE = "trackers.json"
 class Trackers(Callback):
     """Tells several trackers about a run.
 
-    A resumed run plays some rounds again, with the same numbers: those that a tracker knows are not told again. What
+    A resumed run repeats some rounds, with the same numbers: those that a tracker knows are not logged again. What
     fails is noted once and left out from then on; the next run in the folder tries again.
 
     Args:
         trackers: By the name they are noted under.
-        info: The run; ``told`` and ``place`` are filled in for each tracker from the run's folder.
+        info: The run; ``logged`` and ``place`` are filled in for each tracker from the run's folder.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], info: RunInfo) -> None:
@@ -77,17 +80,18 @@ class Trackers(Callback):
         self._known: dict[str, Row] = {}
 
     def on_run_begin(self, run: Run) -> None:
-        """The run begins, or goes on: each tracker is told how much of it it knows."""
+        """The run begins or resumes: each tracker learns how many rounds it has logged."""
         self._note = run.note
         self._live = dict(self._waiting)
         self._known = _read(self._info.folder / FILE)
         for name in list(self._live):
             known = self._known.setdefault(name, {"told": 0, "place": ""})
-            known["place"] = self._try(name, methodcaller("start", replace(self._info, **known))) or known["place"]
+            info = replace(self._info, logged=known["told"], place=known["place"])
+            known["place"] = self._try(name, methodcaller("start", info)) or known["place"]
         self._keep()
 
     def on_round_end(self, snapshot: Snapshot) -> None:
-        """The row of a round; only its numbers are told."""
+        """Log the numbers of a round."""
         numbers = plain_numbers(snapshot.metrics) if self._live else {}
         for name in list(self._live):
             if snapshot.round > self._known[name]["told"]:
@@ -107,7 +111,7 @@ class Trackers(Callback):
             return do(self._live[name])
         except Exception as error:  # whatever another package does: the run is worth more than its tracking
             del self._live[name]
-            self._note(f"the tracker {name!r} failed and is told no more: {type(error).__name__}: {error}")
+            self._note(f"the tracker {name!r} failed and was disabled: {type(error).__name__}: {error}")
             return None
 
     def _keep(self) -> None:

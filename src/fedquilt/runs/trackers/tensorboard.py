@@ -24,15 +24,15 @@ class TensorBoard:
     _writer: Any = field(default=None, init=False, repr=False)
 
     def start(self, run: RunInfo) -> str:
-        """Go on after the rounds that were told; older points of later rounds are hidden by the reader."""
+        """Continue after the rounds that were logged; older points of later rounds are hidden by the reader."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise InputError(f'TensorBoard is not installed ({error}): pip install "fedquilt[track]".') from error
         place = run.folder / "tensorboard" if self.folder is None else Path(self.folder) / run.name
         writer: Any = SummaryWriter
-        self._writer = writer(str(place), purge_step=run.told + 1)
-        if not run.told:
+        self._writer = writer(str(place), purge_step=run.logged + 1)
+        if not run.logged:
             lines = "\n".join(f"    {name} = {value}" for name, value in run.config.items())
             self._writer.add_text("settings", lines, 0)
         self._writer.flush()

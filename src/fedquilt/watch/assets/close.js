@@ -94,7 +94,7 @@ quilt.close = function (id, alone, scores) {
     quilt.put(path, [close.folder, run.method, run.engine, run.seed === null || run.seed === undefined ? null : `seed ${run.seed}`].filter(Boolean).join("  \u00b7  "));
     help(run, close.folder);
     lost.hidden = !run.missing;
-    quilt.put(lost, run.missing ? `Parts of this run's logs are missing: ${run.missing}. What is left is shown.` : "");
+    quilt.put(lost, run.missing ? `Parts of this run's logs are missing: ${run.missing}. The rest is shown.` : "");
     cards(run, close.last);
     if (store.changed || !drawn) draw(store.curves.get(id) ?? [], store.point);
     drawn = true;

@@ -5,6 +5,7 @@ Facts: the README.txt files of both data sets (Anguita et al. 2013; Reyes-Ortiz 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -76,6 +77,17 @@ def hapt_npz(path: Path, window: int = 128, step: int = 128) -> Arrays:
     found = load(path)
     if "signal_delta" not in found:
         return arrays_of(found, str(path))
+    signal, per_sample = _recordings(path, found)
+    changes = np.any([np.diff(column) != 0 for column in per_sample.values()], axis=0)
+    cut, ends = _Windows(window, step), [0, *(np.flatnonzero(changes) + 1).tolist(), len(signal)]
+    for start, end in pairwise(ends):
+        if 1 <= per_sample["label"][start] <= 6:
+            cut.add(signal[start:end], int(per_sample["label"][start]), int(per_sample["user"][start]))
+    return cut.arrays(path)
+
+
+def _recordings(path: Path, found: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+    """The signal, and of each sample its label, experiment and user."""
     lacking = [name for name in _RAW if name not in found]
     if lacking:
         raise InputError(f"{path} has signal_delta but not {', '.join(lacking)}. {AGAIN}.")
@@ -84,12 +96,7 @@ def hapt_npz(path: Path, window: int = 128, step: int = 128) -> Arrays:
     counts = {"signal_delta": len(signal), **{name: len(column) for name, column in per_sample.items()}}
     if len(set(counts.values())) > 1:
         raise InputError(f"{path}: its columns have unlike numbers of samples: {counts}. {AGAIN}.")
-    changes = np.any([np.diff(column) != 0 for column in per_sample.values()], axis=0)
-    cut, ends = _Windows(window, step), [0, *(np.flatnonzero(changes) + 1).tolist(), len(signal)]
-    for start, end in pairwise(ends):
-        if 1 <= per_sample["label"][start] <= 6:
-            cut.add(signal[start:end], int(per_sample["label"][start]), int(per_sample["user"][start]))
-    return cut.arrays(path)
+    return signal, per_sample
 
 
 class _Windows:
