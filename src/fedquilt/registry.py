@@ -92,7 +92,7 @@ METHODS = _in(
         "centralised",
         "averaging.centralised:Centralised",
         "one model on pooled data; upper baseline",
-        display="Centralized",
+        display="Centralised",
     ),
     RegistryEntry(
         "fedavg_noise",
@@ -343,7 +343,7 @@ METHODS = _in(
         "self_supervised.podfcssv:MAEPooled",
         "the same adapters, on pooled samples; upper baseline",
         own_average="nothing is averaged; all rows are in one place",
-        display="Centralized MAE",
+        display="Centralised MAE",
     ),
     RegistryEntry(
         "feddrift",

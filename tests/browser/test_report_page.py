@@ -191,7 +191,7 @@ def test_the_keyboard_reaches_tabs_and_points(report: Opened) -> None:
     assert report.page.locator("#live").inner_text().startswith("FedAvg, round 1, test accuracy")
     assert "round 1" in canvas.locator("svg g[aria-label=tip]").text_content()  # the tip follows
     report.page.keyboard.press("End")
-    assert report.page.locator("#live").inner_text().startswith("Centralized, round 100")
+    assert report.page.locator("#live").inner_text().startswith("Centralised, round 100")
 
 
 def test_the_theme_changes_and_print_is_always_light(report: Opened) -> None:

@@ -167,7 +167,7 @@ def test_partition_prints_and_draws(recipe: Path) -> None:
     assert "training samples of 35 clients by label" in said.out
     assert "and 5 more clients" in said.out
     assert "rows per client: least" in said.out
-    for word in ("bits of label entropy", "label distance", "size Gini", "imbalance factor"):
+    for word in ("bits of label entropy", "label distance", "size Gini", "class imbalance ratio"):
         assert word in said.out
 
 

@@ -19,7 +19,7 @@ def summarise(evaluations: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, fl
     """The numbers of an evaluation, of each metric of :mod:`fedquilt.metrics.table`.
 
     ``<split>_accuracy`` is the mean over clients of the accuracy of the model each would use, on its own samples;
-    ``_pooled`` counts rows instead of clients; ``_worst10`` is the mean worst 10 % of clients of the clients. The same
+    ``_pooled`` counts rows instead of clients; ``_worst10`` is the mean of the worst 10 % of clients. The same
     with the prefix ``global_`` for the global model; of one with several modes also ``global_<split>_accuracy_<mode>``.
     Of test scores of the model each would use, ``_rows_half_95`` is half of the 95 % interval that the number of test
     rows leaves.

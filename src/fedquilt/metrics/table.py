@@ -112,7 +112,7 @@ class Metric:
         share: Whether it is shown in per cent.
         kinds: The kinds of scores that it can be computed from; () for any.
         summaries: What is kept of it beside the mean over clients: over all rows (pooled), the standard deviation over
-            clients, the mean worst 10 % of clients of the clients, and its value on the server's common rows.
+            clients, the mean of the worst 10 % of clients, and its value on the server's common rows.
         pooled: Its value on all clients' rows together, where that is not the mean over rows of clients' values.
         variance: Of each client's value, from the counts of its rows.
         interval: The ends of each client's 95 % interval, where that is more than a variance.

@@ -112,7 +112,7 @@ def _no_better(accuracy: float, own: float, half: float, rows: int) -> str | Non
     if not (accuracy <= own + half and own < 1):
         return None
     return (
-        f"{_beside('test accuracy', accuracy, own)}answering each client's own commonest label gives "
+        f"{_beside('test accuracy', accuracy, own)}predicting each client's majority class gives "
         f"{_range(own, half)} on {rows:,} test samples."
     )
 
@@ -122,7 +122,7 @@ def _learned_nothing(what: str, accuracy: float, common: float, half: float, row
     if accuracy > common + half or common == 1:
         return None
     return (
-        f"{_beside(what, accuracy, common)}answering the commonest label of all, whatever the input, gives "
+        f"{_beside(what, accuracy, common)}predicting the majority class of all, whatever the input, gives "
         f"{_range(common, half)} on {rows:,} test samples. The run "
         f"{'may have' if accuracy > common else 'has probably'} learned nothing; look at the scale of the inputs, "
         "the learning rate and the number of rounds."

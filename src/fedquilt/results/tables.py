@@ -180,8 +180,8 @@ def score_columns() -> list[ScoreColumn]:
             found.append(ScoreColumn(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
         if "worst10" in m.summaries:
             told = (
-                f"mean {m.name} worst 10 % of clients of the clients, ± 95 % over seeds and test samples; the worst of "
-                "many unsure scores look a little worse than they are"
+                f"mean {m.name} of the worst 10 % of clients, ± 95 % over seeds and test samples; biased downwards: "
+                "minimum of noisy estimates"
             )
             key = "worst10" if first else f"{m.id}_worst10"
             found.append(ScoreColumn(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))

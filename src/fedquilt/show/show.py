@@ -221,7 +221,7 @@ def partition_table(federation: Federation, picture: Path) -> None:
 
 def _measured(counts: Ints, federation: Federation) -> None:
     """Sizes and skews of a split, in words."""
-    from fedquilt.data.partitions.measures import measures
+    from fedquilt.data.partitions.measures import imbalance_told, measures
 
     sizes = counts.sum(1)
     say(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
@@ -232,9 +232,7 @@ def _measured(counts: Ints, federation: Federation) -> None:
     say("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))
     if distance is not None:
         say(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 identical, 1 disjoint)")
-    say(
-        f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / most frequent)"
-    )
+    say(f"size Gini {found['size_gini']:.3f}; {imbalance_told(found['imbalance_factor'])}")
 
 
 def narrow(title: str | None, first: str, others: Iterable[str]) -> Table:

@@ -49,7 +49,7 @@ def test_methods_stand_by_score_and_the_frame_below_them(summary: dict[str, Any]
         r"50\% \{A\_b\} \& \$x\textasciicircum{}2\$ \textbackslash{}o\textasciitilde{}\#",
         "FedAvg",
         "FedProx",
-        "Centralized",
+        "Centralised",
         "Local only",
         "Majority class",
     ]

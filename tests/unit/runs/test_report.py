@@ -37,9 +37,9 @@ def test_the_file_names_nothing_outside_itself(top: Path) -> None:
 
 def test_the_table_has_its_frame_and_its_winner(top: Path) -> None:
     rows = {r["method"]: r for r in panel(top / "report.html", "comparison")["blocks"][0]["rows"]}
-    assert list(rows)[:3] == ["majority class", "Local only", "Centralized"]
+    assert list(rows)[:3] == ["majority class", "Local only", "Centralised"]
     assert {n for n, r in rows.items() if r.get("best")} == {"Ditto"}
-    assert {n for n, r in rows.items() if r.get("frame")} == {"majority class", "Local only", "Centralized"}
+    assert {n for n, r in rows.items() if r.get("frame")} == {"majority class", "Local only", "Centralised"}
     found = [json.loads((top / f"ditto-seed{s}/result.json").read_text())["best"]["test_accuracy"] for s in (0, 1)]
     assert rows["Ditto"]["accuracy"] == pytest.approx(np.mean(found))
     assert rows["Ditto"]["best_test_round_accuracy"] >= rows["Ditto"]["accuracy"]
@@ -74,7 +74,7 @@ def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
     plan["cells"] = [c for c in plan["cells"] if c["label"] in ("fedavg", "ditto")]
     (folder / "comparison.json").write_text(json.dumps(plan))
     rows = panel(write_report(folder), "comparison")["blocks"][0]["rows"]
-    assert [r["method"] for r in rows][1:3] == ["Local only (not run)", "Centralized (not run)"]
+    assert [r["method"] for r in rows][1:3] == ["Local only (not run)", "Centralised (not run)"]
     lead = panel(folder / "report.html", "headline")["blocks"][0]["paragraphs"]
     assert "One seed is not enough to rank methods" in lead[1]
 

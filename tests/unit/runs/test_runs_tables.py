@@ -51,7 +51,7 @@ def test_a_table_is_learned_with_defaults(tmp_path: Path):
         played(recipe(path, data=bare), tmp_path / "stopped")
     raw = played(recipe(path, data=bare, cohort={"max_growth": 1e30}), tmp_path / "raw")
     assert raw["best"]["test_accuracy"] < result["best"]["test_accuracy"] - 0.2
-    assert "above the majority class: answering the commonest label of all" in raw["doubt"]
+    assert "above the majority class: predicting the majority class of all" in raw["doubt"]
     assert "learned nothing" in raw["doubt"]
 
 
@@ -179,7 +179,7 @@ def result(accuracy: float, common: float = 0.6, own: float = 0.8) -> dict[str, 
 
 def test_when_a_run_doubts_itself():
     assert at_majority([result(0.83)]) is None
-    assert "each client's own commonest label gives 80.0 % (95 % interval: 78.0 to 82.0) on 900 test samples" in (
+    assert "predicting each client's majority class gives 80.0 % (95 % interval: 78.0 to 82.0) on 900 test samples" in (
         at_majority([result(0.81)]) or ""
     )
     assert "may have learned nothing" in (at_majority([result(0.62), result(0.63)]) or "")

@@ -25,10 +25,10 @@ FACTS = {"majority_class": 0.73, "majority_half_95": 0.16, "common_class": 0.4, 
 @pytest.mark.parametrize(
     ("accuracy", "said"),
     [
-        (0.82, "82.0 % is not clearly above the majority class: answering each client's own"),
-        (0.72, "72.0 % is not above the majority class: answering each client's own"),
-        (0.45, "45.0 % is not clearly above the majority class: answering the commonest label of all"),
-        (0.40, "40.0 % is not above the majority class: answering the commonest label of all"),
+        (0.82, "82.0 % is not clearly above the majority class: predicting each client's majority class"),
+        (0.72, "72.0 % is not above the majority class: predicting each client's majority class"),
+        (0.45, "45.0 % is not clearly above the majority class: predicting the majority class of all"),
+        (0.40, "40.0 % is not above the majority class: predicting the majority class of all"),
     ],
 )
 def test_a_higher_number_is_never_said_to_be_not_above_a_lower_one(accuracy: float, said: str):

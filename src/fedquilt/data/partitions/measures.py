@@ -50,6 +50,15 @@ def imbalance_factor(counts: Ints) -> float:
     return float(total.min() / total.max())
 
 
+def imbalance_told(factor: float) -> str:
+    """The factor in words, as the ratio that papers give.
+
+    >>> imbalance_told(0.885)
+    'class imbalance ratio 1.13 (most frequent / rarest)'
+    """
+    return f"class imbalance ratio {1 / factor if factor else float('inf'):.3g} (most frequent / rarest)"
+
+
 def measures(counts: Ints) -> Row:
     """All of these as plain values; the distance is the mean over pairs of clients, None for a single client."""
     entropy = label_entropy(counts)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedquilt.config.config import flat
 from fedquilt.core.plain import JSON, Row
+from fedquilt.data.partitions.measures import imbalance_told
 from fedquilt.metrics.table import main
 from fedquilt.report.blocks import RUN, Block, Panel, chart, column, facts, only, table, text
 from fedquilt.report.gather import Gathered
@@ -67,7 +68,7 @@ def _facts(found: Gathered, task: Row) -> list[tuple[str, str, str]]:
     items = [
         ("clients", str(len(rows)), f"{len(set(found.groups.values()))} true groups" if found.groups else ""),
         ("training samples", f"{rows.sum():,}", f"{rows.min()} to {rows.max()} per client"),
-        ("classes", str(found.federation["classes"]), f"imbalance factor {measures['imbalance_factor']:.3g}"),
+        ("classes", str(found.federation["classes"]), imbalance_told(measures["imbalance_factor"])),
         ("size Gini", f"{measures['size_gini']:.3f}", "0: equal sizes"),
     ]
     if far is not None:
