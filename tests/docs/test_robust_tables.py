@@ -18,3 +18,7 @@ def test_the_page_shows_what_was_measured() -> None:
     found = script.known()
     assert script.tables(found).keys() == {"rules", "worst", "cost", "flower"}
     assert script.written(page, found) == page, "run: python benchmarks/robust.py write"
+    before = script.written(page, {})  # nothing stands above a table that is not there
+    assert "**Time.**" in page
+    assert "**Time.**" not in before
+    assert script.written(before, found) == page

@@ -74,7 +74,7 @@ def test_breast_cancer_is_learned_with_defaults(tmp_path: Path):
     assert result["best"]["test_accuracy"] > 0.9 > result["majority_class"] + 0.1
     assert result["preparation"]["told"].startswith("30 number columns")
     bare = Config.model_validate({"rounds": 2, "data": {**data, "standardise": False}})
-    assert "above the majority class: answering" in played(bare, tmp_path / "raw")["doubt"]
+    assert "above the majority class: predicting" in played(bare, tmp_path / "raw")["doubt"]
 
 
 def test_all_engines_and_a_resumed_run_agree(tmp_path: Path):
@@ -247,7 +247,7 @@ def test_a_comparison_says_which_methods_learned_nothing(tmp_path: Path, capsys:
         engine={"kind": "local"},
     )
     summary = compare(config)
-    assert "above the majority class: answering" in summary["doubts"]["fedavg"]
+    assert "above the majority class: predicting" in summary["doubts"]["fedavg"]
     comparison_table(summary)
     assert "note: FedAvg: test accuracy" in capsys.readouterr().out
-    assert "above the majority class: answering" in Path(summary["report"]).read_text()
+    assert "above the majority class: predicting" in Path(summary["report"]).read_text()
