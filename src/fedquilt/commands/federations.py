@@ -138,7 +138,7 @@ def join(
     key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
     state: Annotated[Path | None, typer.Option(help="Folder for client states.", metavar="DIR")] = None,
     trust: Annotated[
-        list[str] | None, typer.Option(help="A package whose methods may run here. Repeatable. Repeatable.")
+        list[str] | None, typer.Option(help="A package whose methods may run here. Repeatable.")
     ] = None,
     trust_code: Annotated[
         list[str] | None,

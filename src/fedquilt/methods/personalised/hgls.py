@@ -73,8 +73,8 @@ class HGLS(OnBase):
         num_bins: Of that codec: into how many bins norms fall.
         lossless: Of that codec: how its integers are packed.
         codec: How gradients travel, instead of a codec by name.
-        peers: How many gradients a client is sent: those that point most nearly its own way, its own counting. None:
-        all.
+        peers: How many gradients a client is sent: those closest in direction to its own, its own included; all of
+            them if not given.
         max_age: Gradients of clients that were not asked count for so many more rounds.
         own_only: No gradients travel; each client has only its own. A control.
         drop_bias: Gradients are without the bias, whose signs tell which classes a client has.
