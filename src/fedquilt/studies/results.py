@@ -126,7 +126,7 @@ class Results:
         except ImportError as error:
             raise InputError("to_pandas needs pandas: pip install pandas. Or use .rows, a list of dicts.") from error
         if of not in FRAMES:
-            raise InputError(f"of should be one of {', '.join(FRAMES)}, got {of!r}{did_you_mean(of, FRAMES)}.")
+            raise InputError(f"of should be one of {', '.join(FRAMES)}, got {of!r}{did_you_mean(of, FRAMES, end='.')}")
         return pandas.DataFrame(self._frame(of))
 
     def _frame(self, of: str) -> list[Row]:
