@@ -107,7 +107,7 @@ class DownloadError(FedquiltError, OSError):
     exit_code = 6
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' or nothing."""
+def did_you_mean(name: str, known: Iterable[str], end: str = "") -> str:
+    """'; did you mean ...?' or nothing but the ``end`` of the sentence."""
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {close[0]!r}?" if close else end

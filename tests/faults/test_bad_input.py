@@ -61,7 +61,11 @@ def runs(recipe: Path) -> list[Path]:
         ("rounds=ten", ["rounds: ", "whole number", "got 'ten'"]),
         ("train.optimizer.lr=fast", ["train.optimizer.lr: ", "a number", "got 'fast'"]),
         ("rounds", ["'rounds' changes no setting: write KEY=VALUE, for example rounds=5"]),
-        ("method.mu=0.1", ["method.mu: unknown key for 'fedavg'"]),
+        ("method.mu=0.1", ["method.mu: unknown key for 'fedavg'; fedprox has it: method.kind=fedprox"]),
+        (
+            "attack={kind='sign_flip', clients=2}",
+            ["attack.clients: should be a share below 1 or a list of ids, e.g. 0.2 or [0, 9], got 2"],
+        ),
         ("method={kind='fedprox', mu=-1}", ["mu >= 0", "-1"]),
         ("data.source=digitz", ["digitz", "digits"]),
         ("data.path=absent.npz", ["absent.npz"]),

@@ -185,7 +185,9 @@ class RunReader:
         odd = next((str(v) for v in y if str(v) not in names), None)
         if odd is not None:
             known = ", ".join(list(names)[:12]) or "as whole numbers only"
-            raise InputError(f"{what} has {odd!r}{did_you_mean(odd, names)}. The run knows the classes {known}.")
+            raise InputError(
+                f"{what} has {odd!r}{did_you_mean(odd, names, end='.')} The run knows the classes {known}."
+            )
         return torch.tensor([names[str(v)] for v in y])
 
     # Images

@@ -123,7 +123,9 @@ class RunModels:
                 makers = {"cluster": partial(self.cluster, which), "client": partial(self._client, which)}
             if kind not in makers:
                 known = ("global", "best", "cluster:0", "client:0")
-                raise InputError(f"There is no model {name!r}{did_you_mean(name, known)}. There are: {self.names()}.")
+                raise InputError(
+                    f"There is no model {name!r}{did_you_mean(name, known, end='.')} There are: {self.names()}."
+                )
             params, net = makers[kind](), self.net
             done = self.best if kind == "best" and self.best is not None else self.learned.done
             found = RunModel(name, params, done, net if net is None or set(net.names) <= params.keys() else None)
@@ -164,7 +166,9 @@ class RunModels:
     def _client(self, which: str) -> Params:
         clients = {text_of(c): c for c in reversed(self.inputs.clients)}
         if which not in clients:
-            raise InputError(f"There is no client {which!r}{did_you_mean(which, clients)}. There are: {self.names()}.")
+            raise InputError(
+                f"There is no client {which!r}{did_you_mean(which, clients, end='.')} There are: {self.names()}."
+            )
         return self.client(clients[which])
 
     def client(self, client: ClientId) -> Params:

@@ -17,7 +17,7 @@ from fedquilt.config.settings import Config, Kinded
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
 from fedquilt.own_code import place, unpinned
-from fedquilt.registry import RegistryEntry, lookup
+from fedquilt.registry import RegistryEntry, entries, lookup
 
 
 def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str) -> tuple[Row, list[str]]:
@@ -29,7 +29,7 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     try:
         made = takes.model_validate(dict(options))
     except ValidationError as error:
-        problems = [_wrong(e, lookup(table, kind), takes, path) for e in error.errors()]
+        problems = [_wrong(e, table, lookup(table, kind), takes, path) for e in error.errors()]
         if all(e["type"] == "extra_forbidden" for e in error.errors()):  # the others may be wrong in other ways
             known = {k: v for k, v in options.items() if k in takes.model_fields}
             problems += check_options(table, kind, known, path)[1]
@@ -75,14 +75,27 @@ def _with_aggregator(given: Row, path: str) -> tuple[Row, list[str]]:
     return ({}, problems) if problems else ({**given, "aggregate": aggregate}, [])
 
 
-def _wrong(error: ErrorDetails, entry: RegistryEntry, takes: type[BaseModel], path: str) -> str:
+def _wrong(error: ErrorDetails, table: str, entry: RegistryEntry, takes: type[BaseModel], path: str) -> str:
     """A problem with an option, in our words."""
     if error["type"] != "extra_forbidden":
         return f"{path}.{explain(error)}"
     leaf = str(error["loc"][0]) if error["loc"] else ""
     if leaf == "aggregate" and entry.own_average:
         return f"{path}.aggregate: {entry.name!r} takes none: {entry.own_average}. Leave it out, or use another method"
-    return f"{path}.{leaf}: unknown key for {unpinned(entry.name)!r}{_meant(leaf, takes.model_fields)}"
+    there = _elsewhere(leaf, path) or _of_another_kind(table, leaf, path) or _meant(leaf, takes.model_fields)
+    return f"{path}.{leaf}: unknown key for {unpinned(entry.name)!r}{there}"
+
+
+def _of_another_kind(table: str, option: str, path: str) -> str:
+    """The first other choice that takes this option, or nothing."""
+    for name in entries(table):
+        try:
+            taken = options_of(table, name)
+        except (ImportError, InputError):  # what cannot be loaded takes nothing
+            continue
+        if option in taken:
+            return f"; {name} has it: {path}.kind={name}"
+    return ""
 
 
 def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
@@ -260,7 +273,8 @@ def explain(error: ErrorDetails) -> str:
     path = ".".join(str(p) for p in error["loc"] if p not in _BRANCHES)
     if error["type"] == "extra_forbidden":
         *parents, leaf = error["loc"]
-        return f"{path}: unknown key{_meant(str(leaf), _known(parents))}"
+        above = ".".join(map(str, parents))
+        return f"{path}: unknown key{_elsewhere(str(leaf), above) or _meant(str(leaf), _known(parents))}"
     if error["type"] == "missing":
         return f"{path}: missing"
     if error["type"] == "value_error":
@@ -298,10 +312,14 @@ def _should(error: ErrorDetails) -> str:
 
 def _meant(name: str, known: Iterable[str]) -> str:
     """What was perhaps meant, or else everything there is."""
-    names, elsewhere = list(known), _places().get(name)
-    if elsewhere is not None:
-        return f"; did you mean {elsewhere!r}?"
+    names = list(known)
     return did_you_mean(name, names) or (f"; known: {', '.join(names)}" if names else "; it has no options")
+
+
+def _elsewhere(name: str, path: str) -> str:
+    """The whole name of the setting that alone ends so, unless it is the one that was given."""
+    found = _places().get(name)
+    return f"; did you mean {found!r}?" if found not in (None, f"{path}.{name}".removeprefix(".")) else ""
 
 
 @cache
@@ -315,7 +333,8 @@ def _places() -> dict[str, str]:
         "data.partition.alpha",
         "method.mu",
     ):
-        found.setdefault(name.rpartition(".")[2], []).append(name)
+        if not name.startswith("robustness."):  # of a command of its own
+            found.setdefault(name.rpartition(".")[2], []).append(name)
     return {leaf: names[0] for leaf, names in found.items() if len(names) == 1}
 
 

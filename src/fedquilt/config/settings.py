@@ -373,11 +373,18 @@ class Robustness(_Section):
     most_cost: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
+def _who(value: JSON) -> JSON:
+    named = isinstance(value, list | tuple) and all(isinstance(client, int | str) for client in value)
+    if named or (isinstance(value, float) and 0 < value < 1):
+        return value
+    raise ValueError(f"should be a share below 1 or a list of ids, e.g. 0.2 or [0, 9], got {value!r}")
+
+
 class AttackChoice(Kinded):
     """What attackers send or learn, in a simulation, and who they are: a share of the clients, a list of them, or as
     many as hold a share of the training samples."""
 
-    clients: Annotated[float, Field(gt=0, lt=1)] | list[int | str] = 0.2
+    clients: Annotated[Annotated[float, Field(gt=0, lt=1)] | list[int | str], BeforeValidator(_who)] = 0.2
     samples: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedquilt.core.capture.purity import own
 from fedquilt.core.capture.steps import Capture, CapturedSteps, UpdateSteps
-from fedquilt.core.params import Names, Params, nothing, under
+from fedquilt.core.params import Names, Params, check_known, nothing, under
 from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
@@ -181,14 +181,7 @@ class Net:
 
     def under(self, *prefixes: str) -> Names:
         """The names at or below these prefixes, each of which must be there."""
-        for prefix in prefixes:
-            if not any(under(prefix)(n) for n in self.names):
-                tops = sorted({n.split(".")[0] for n in self.names})
-                named = f'. Methods with the option head take another name: head = ["{tops[-1]}"]'
-                raise InputError(
-                    f"The network has no part {prefix!r}; its parts are {', '.join(tops)}"
-                    f"{named if prefix == 'head' else ''}."
-                )
+        check_known(under(*prefixes), self.names)
         return under(*prefixes)
 
     def init(self, seed: Seed) -> Params:

@@ -69,6 +69,24 @@ class either:
         return self.one(name) or self.other(name)
 
 
+def check_known(chosen: Names, names: Sequence[str]) -> None:
+    """Raise unless each prefix that a choice is made of is there: one of another network would take nothing."""
+    if isinstance(chosen, either):
+        check_known(chosen.one, names)
+        check_known(chosen.other, names)
+    elif isinstance(chosen, everything_but):
+        check_known(chosen.other, names)
+    elif isinstance(chosen, under):
+        for prefix in chosen.prefixes:
+            if not any(under(prefix)(name) for name in names):
+                tops = sorted({name.split(".")[0] for name in names})
+                named = f'. Methods with the option head take another name: head = ["{tops[-1]}"]' if tops else ""
+                raise InputError(
+                    f"The network has no part {prefix!r}; its parts are {', '.join(tops)}"
+                    f"{named if prefix == 'head' else ''}."
+                )
+
+
 def everything(name: str) -> bool:
     """All names."""
     return True
@@ -307,7 +325,9 @@ class Parts:
     private: Names = nothing
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise unless shared and private together cover every name exactly once."""
+        """Raise unless both take parts that are there, and together cover every name exactly once."""
+        check_known(self.shared, names)
+        check_known(self.private, names)
         for name in names:
             if self.shared(name) and self.private(name):
                 raise InputError(f"Parts put '{name}' in both parts. Leave it in shared or in private.")

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,8 @@ def check_clients(rows: int, clients: int, name: str = "", minimum: int = 0) -> 
 
 def check_positive(name: str, field: str, value: float, cure: str) -> None:
     """Raise unless a setting is a number above 0 that can be drawn with."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{name}: {field} must be a number, got {value!r}. {cure}.")
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{name}: {field} must be more than 0, got {value!r}. {cure}.")
     if value > _LARGEST:
@@ -192,7 +195,7 @@ def check_positive(name: str, field: str, value: float, cure: str) -> None:
 
 def check_minimum(name: str, minimum: int) -> None:
     """Raise unless this can be the fewest rows of a client."""
-    if minimum < 0:
+    if not isinstance(minimum, Integral) or minimum < 0:
         raise InputError(f"{name}: minimum must be 0 or more, got {minimum!r}.")
 
 

@@ -52,7 +52,7 @@ def _or_empty(default: Any) -> Any:
 def _refuse_unknown(cls: type[object], options: Iterable[str], own: Iterable[str], known: tuple[str, ...]) -> None:
     for name in options:
         if name not in known:
-            raise InputError(f"{cls.__name__} has no option {name!r}{did_you_mean(name, (*own, *known))}.")
+            raise InputError(f"{cls.__name__} has no option {name!r}{did_you_mean(name, (*own, *known), end='.')}")
 
 
 class OnBase:

@@ -409,7 +409,7 @@ def metric(id: str) -> Metric:
     if id not in _KNOWN:
         _installed()
     if id not in _KNOWN:
-        raise InputError(f"There is no metric {id!r}{did_you_mean(id, _KNOWN)}. There are {', '.join(_KNOWN)}.")
+        raise InputError(f"There is no metric {id!r}{did_you_mean(id, _KNOWN, end='.')} There are {', '.join(_KNOWN)}.")
     return _KNOWN[id]
 
 

@@ -61,16 +61,22 @@ def latex_table(
     columns: Sequence[str] | None = None,
     caption: str | None = None,
     label: str = "tab:comparison",
+    explain: bool = True,
 ) -> str:
     """The table of a comparison as a LaTeX float; it needs ``\\usepackage{booktabs}``.
 
     Args:
         summary: What :func:`fedquilt.results.tables.summary_of` gives, which is also in ``summary.json``.
         columns: As :func:`fedquilt.results.paper.paper_table` takes them.
-        caption: In LaTeX; by default it says what the numbers are.
+        caption: In LaTeX; in front of what the numbers are.
         label: What ``\\ref`` calls the table.
+        explain: Whether the caption says what the numbers are: unit, ±, bold.
     """
     heads, rows = paper_table(summary, columns)
+    captions = [caption] if caption else []
+    if explain:
+        captions = [c if c.rstrip().endswith((".", "!", "?")) else f"{c}." for c in captions]
+        captions.append(escaped(caption_of(summary)))
     methods, frame = ([_line(row) for row in rows if row.frame == framed] for framed in (False, True))
     lines = [
         "\\toprule",
@@ -86,7 +92,7 @@ def latex_table(
             "% \\usepackage{booktabs}",
             "\\begin{table}[t]",
             "  \\centering",
-            f"  \\caption{{{escaped(caption_of(summary)) if caption is None else caption}}}",
+            f"  \\caption{{{' '.join(captions)}}}",
             f"  \\label{{{label}}}",
             f"  \\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
             *(f"    {line}" for line in lines),

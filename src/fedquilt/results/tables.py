@@ -47,6 +47,7 @@ def summary_of(views: Sequence[RunView], constant: Constants, target: float, com
     clients = any(map(_tested, views))
     measure = main().id if clients else f"common_{main().id}"
     scores = {label: [view.chosen if clients else _common(view) for view in group] for label, group in methods.items()}
+    constant = _of_scored(views, constant) if clients else constant
     rows = _rows(methods, scores, constant if clients else {}, target, clients)
     first = next(iter(methods))
     return {
@@ -124,6 +125,12 @@ def scored(view: RunView, clients: bool = True) -> list[Row]:
         else row
         for row in view.rounds
     ]
+
+
+def _of_scored(views: Sequence[RunView], constant: Constants) -> dict[int, dict[ClientId, float]]:
+    """The same of those clients that were scored: malicious ones, for example, are not."""
+    there = {seed: set().union(*(view.chosen for view in views if view.seed == seed)) for seed in constant}
+    return {seed: {c: v for c, v in found.items() if c in there[seed]} for seed, found in constant.items()}
 
 
 def _majority(views: Sequence[RunView], constant: Constants, common: float | None, clients: bool) -> float:

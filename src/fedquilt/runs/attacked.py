@@ -24,15 +24,26 @@ from fedquilt.rounds.client import Score
 
 def attacked(source: Source, attackers: Attackers, seed: Seed) -> Source:
     """The source as it is with these attackers."""
+    malicious = malicious_of(source, attackers, seed)
     if isinstance(source, Stream) and attackers.poisoning is not None:
         raise InputError("attack: samples of a stream are not poisoned. Take an attack that forges what is sent.")
-    if not isinstance(source, Federation | Stream):
-        return source
-    malicious = attackers.among(source.ids, seed, source.size)
+    if isinstance(source, Federation) and attackers.poisoning is not None:
+        source = _poisoned(source, attackers.poisoning, malicious, seed)
+    return scored(source, malicious)
+
+
+def malicious_of(source: Source, attackers: Attackers | None, seed: Seed) -> frozenset[ClientId]:
+    """Which clients attack; nobody where there are no attackers."""
+    if attackers is None or not isinstance(source, Federation | Stream):
+        return frozenset()
+    return attackers.among(source.ids, seed, source.size)
+
+
+def scored(source: Source, malicious: frozenset[ClientId]) -> Source:
+    """The same, of which only honest clients are scored."""
     if isinstance(source, Stream):
-        return replace(source, tasks=tuple(_scored(task, malicious) for task in source.tasks))
-    data = source if attackers.poisoning is None else _poisoned(source, attackers.poisoning, malicious, seed)
-    return _scored(data, malicious)
+        return replace(source, tasks=tuple(_scored(task, malicious) for task in source.tasks)) if malicious else source
+    return _scored(source, malicious) if isinstance(source, Federation) else source
 
 
 def _scored(data: Federation, malicious: frozenset[ClientId]) -> Federation:

@@ -24,7 +24,7 @@ from fedquilt.core.exchange import Method, Reply
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params, add
 from fedquilt.core.plain import Row
-from fedquilt.core.table import ClientId
+from fedquilt.core.table import ClientId, in_order
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.merging.localize_stitch import LocalizeStitch
 from fedquilt.metrics.evaluation import client_rows, score_row
@@ -36,6 +36,7 @@ from fedquilt.results.traffic import model_bytes, traffic_rows, update_row
 from fedquilt.rounds.client import one_thread
 from fedquilt.rounds.phases import peak_bytes
 from fedquilt.rounds.rounds import Rounds
+from fedquilt.runs.attacked import scored
 from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.inputs import KeptInputs
 from fedquilt.runs.preparation import Prepared, of_run
@@ -265,7 +266,8 @@ class ResultFile(Callback):
             "memory": memory(),
             "peak_bytes": peak_bytes(),
             "data": self.run.data,
-            **majority_facts(self.run.federation),
+            **majority_facts(scored(self.run.federation, self.run.malicious)),
+            **self._malicious(),
             "logs": self.folder.extents(),
             "environment": environment(self.run.method),
         }
@@ -274,6 +276,11 @@ class ResultFile(Callback):
         for problem in write_tables(self.folder.path):
             self.run.note(problem)
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
+
+    def _malicious(self) -> Row:
+        """Who attacked, of how many clients; nothing without an attack."""
+        found = in_order(list(self.run.malicious))
+        return {"malicious": {"clients": list(found), "of": len(self.run.source.ids)}} if found else {}
 
 
 KIND = ("torch", "machine", "cpu", "cpu_capability", "mkldnn")  # where these are equal, so are the numbers

@@ -28,7 +28,7 @@ from fedquilt.rounds.engine import Carrier, Engine
 from fedquilt.rounds.phases import peak_bytes
 from fedquilt.rounds.rounds import RoundLog, Rounds
 from fedquilt.rounds.scale import GROWTH
-from fedquilt.runs.attacked import aggregator_of, attacked, score_under
+from fedquilt.runs.attacked import aggregator_of, attacked, malicious_of, score_under
 from fedquilt.runs.callbacks import Callback, Callbacks
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluator import Evaluated, Evaluator
@@ -92,6 +92,7 @@ class Run:
         self.chosen_by = main().id if self.stop.metric == PRIMARY else self.stop.metric
         self.checks = checks
         self.attackers = None if attackers is None else attackers.against(aggregator_of(method))
+        self.malicious = malicious_of(self.source, attackers, self.seed)
         if attackers is not None:
             self.source = attacked(self.source, attackers, self.seed)
         score = score_under(score_of(method) if score is classify else score, attackers)

@@ -82,8 +82,15 @@ def _majority(result: Mapping[str, JSON], last: Mapping[str, JSON]) -> tuple[str
     return ()
 
 
+_NAMED = 20  # malicious clients
+
+
 def _notes(result: Mapping[str, JSON]) -> None:
-    """Modes, how tables were prepared, and doubts."""
+    """Who attacked, modes, how tables were prepared, and doubts."""
+    if "malicious" in result:
+        who, of = result["malicious"]["clients"], result["malicious"]["of"]
+        named = ", ".join(map(str, who[:_NAMED])) + ", ..." * (len(who) > _NAMED)
+        say(f"{len(who)} of {of} clients malicious ({named}){', not evaluated' * (len(who) < of)}")
     if modes := modes_of(result.get("best") or result.get("last") or {}):
         modes_table({"": modes})
     if "preparation" in result:

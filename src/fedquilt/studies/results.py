@@ -126,7 +126,7 @@ class Results:
         except ImportError as error:
             raise InputError("to_pandas needs pandas: pip install pandas. Or use .rows, a list of dicts.") from error
         if of not in FRAMES:
-            raise InputError(f"of should be one of {', '.join(FRAMES)}, got {of!r}{did_you_mean(of, FRAMES)}.")
+            raise InputError(f"of should be one of {', '.join(FRAMES)}, got {of!r}{did_you_mean(of, FRAMES, end='.')}")
         return pandas.DataFrame(self._frame(of))
 
     def _frame(self, of: str) -> list[Row]:
@@ -142,7 +142,11 @@ class Results:
         return [{**name, **row} for name, view in named for row in _of_clients(view)]
 
     def to_latex(
-        self, columns: Sequence[str] | None = None, caption: str | None = None, label: str = "tab:comparison"
+        self,
+        columns: Sequence[str] | None = None,
+        caption: str | None = None,
+        label: str = "tab:comparison",
+        explain: bool = True,
     ) -> str:
         """The table of a comparison for a paper, with ``\\usepackage{booktabs}``; the best and all that cannot be told
         apart from it are bold.
@@ -150,12 +154,13 @@ class Results:
         Args:
             columns: Keys of scores (``accuracy``, ``worst10``, ...), ``megabytes`` or ``seconds``; by default all
                 scores that there are, and megabytes.
-            caption: In LaTeX; by default it says what the numbers are.
+            caption: In LaTeX; in front of what the numbers are.
             label: What ``\\ref`` calls the table.
+            explain: Whether the caption says what the numbers are: unit, ±, bold.
         """
         if self.is_sweep:
             raise InputError("A sweep has no table of methods for a paper: compare its best point with other methods.")
-        return latex_table(self.summary, columns, caption, label)
+        return latex_table(self.summary, columns, caption, label, explain)
 
     def plot(self) -> Figure:
         """A figure, outside pyplot: accuracy by round and by megabytes, mean over seeds with the range between them; of

@@ -70,7 +70,7 @@ class Task:
         if self.main not in names:
             raise InputError(
                 f"main should be one of the metrics of {self.name}, {', '.join(names)}, got {self.main!r}"
-                f"{did_you_mean(self.main, names)}."
+                f"{did_you_mean(self.main, names, end='.')}"
             )
 
     # Targets

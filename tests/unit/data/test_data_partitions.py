@@ -153,6 +153,7 @@ def test_class_groups_take_a_number_of_clients_for_each_group():
         (lambda: Dirichlet(0.0), "alpha must be more than 0, got 0.0"),
         (lambda: Dirichlet(float("nan")), "alpha must be more than 0"),
         (lambda: Dirichlet(1.0, -1), "minimum must be 0 or more, got -1"),
+        (lambda: Dirichlet("0.1"), "Dirichlet: alpha must be a number, got '0.1'"),  # type: ignore[arg-type]
         (lambda: Shards(0), "per_client must be at least 1, got 0"),
         (lambda: IID()(LABELS, 0, Seed(0)), "at least 1, got 0"),
         (lambda: IID()(LABELS, 2.5, Seed(0)), "whole number of at least 1, got 2.5"),

@@ -25,6 +25,7 @@ from fedquilt.pieces.robust.attacks import adaptive, ipm, sign_flip
 from fedquilt.pieces.robust.poisoning import backdoor, label_flip
 from fedquilt.runs.attacked import attacked
 from fedquilt.runs.build import federation_of, run_of
+from fedquilt.show.show import result_table
 
 
 def federation(clients: int = 10) -> Federation:
@@ -85,6 +86,25 @@ def test_how_well_a_backdoor_works_is_a_metric_of_honest_clients(tmp_path: Path)
     assert last(3, attackers=door, engine="workers").digest() == held.digest()
     rows = [json.loads(line) for line in (tmp_path / "run/metrics/clients.jsonl").read_text().splitlines()]
     assert {row["client"] for row in rows}.isdisjoint(door.among(data.ids, Seed(0)))
+
+
+def test_the_majority_class_is_that_of_scored_clients_and_the_result_says_who_attacked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last(1, attackers=Attackers(sign_flip(), clients=(9, 0)), folder=tmp_path / "run")
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    shares, rows, data = [], 0, federation()
+    for client in range(1, 9):
+        truth = data.labels(client, "test")
+        shares.append(float((truth == data.labels(client, "train").bincount().argmax()).double().mean()))
+        rows += len(truth)
+    assert result["majority_class"] == pytest.approx(np.mean(shares))
+    assert result["test_rows"] == rows
+    assert result["malicious"] == {"clients": [0, 9], "of": 10}
+    result_table(tmp_path / "run", result)
+    assert "2 of 10 clients malicious (0, 9), not evaluated" in capsys.readouterr().out
+    last(1, folder=tmp_path / "honest")
+    assert "malicious" not in json.loads((tmp_path / "honest/result.json").read_text())
 
 
 def test_attackers_by_the_samples_that_they_hold() -> None:

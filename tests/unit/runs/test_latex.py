@@ -70,7 +70,8 @@ def test_the_winner_and_all_that_tie_with_it_are_bold(summary: dict[str, Any]) -
 def test_caption_label_and_columns_are_ones_own(summary: dict[str, Any]) -> None:
     table = latex_table(summary, ["accuracy", "seconds"], "Mine.", "tab:mine")
     assert lines(table)[0] == ["Method", "Accuracy", "Seconds"]
-    assert r"\caption{Mine.}" in table
+    assert r"\caption{Mine. Test scores in \%, mean over clients, " in table
+    assert r"\caption{Mine.}" in latex_table(summary, caption="Mine.", explain=False)
     assert r"\label{tab:mine}" in table
     assert "over 2 seeds" in latex_table(summary)
     with pytest.raises(InputError, match=r"no column 'acuracy'.*did you mean 'accuracy'"):

@@ -334,7 +334,8 @@ def test_results_are_frames_and_pictures_and_text(tmp_path: Path) -> None:
     assert [line.split()[0] for line in text.splitlines()[4:6]] == ["FedAvg", "FedProx"]
     assert "4 of 4 runs finished" in text
     latex = results.to_latex(columns=["accuracy", "megabytes"], caption="Digits", label="tab:digits")
-    assert "\\caption{Digits}" in latex
+    assert "\\caption{Digits. Test scores in \\%, mean over clients, " in latex
+    assert "\\caption{Digits}" in results.to_latex(caption="Digits", explain=False)
     assert latex.count("\\textbf{FedProx}") == 1
     best = results.best()
     assert best["accuracy"] == max(row["accuracy"] for row in results.rows)
