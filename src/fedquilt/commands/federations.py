@@ -137,9 +137,7 @@ def join(
     ca: Annotated[Path | None, typer.Option(help="The server's CA certificate, ca.crt.")] = None,
     key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
     state: Annotated[Path | None, typer.Option(help="Folder for client states.", metavar="DIR")] = None,
-    trust: Annotated[
-        list[str] | None, typer.Option(help="A package whose methods may run here. Repeatable.")
-    ] = None,
+    trust: Annotated[list[str] | None, typer.Option(help="A package whose methods may run here. Repeatable.")] = None,
     trust_code: Annotated[
         list[str] | None,
         typer.Option(help="SHA-256 of a code file of the recipe that may run here. Repeatable.", metavar="SHA256"),
