@@ -309,7 +309,7 @@ def test_the_ledger_and_the_result_tell_it(tmp_path):
     last(METHOD, engine.gather(2), rounds=2, engine=engine, folder=tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
     assert [(r["round"], r["client"], r["reason"]) for r in rows] == [
-        (n, 1, "invalid weight: -1 examples") for n in (1, 2)
+        (n, 1, "invalid weight: -1 samples") for n in (1, 2)
     ]
 
 
