@@ -90,7 +90,9 @@ def _scores(found: Mapping[str, JSON]) -> None:
     """The scores of each cluster's clients."""
     title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; {headline()}"
     strengths = any(row.get("lambda") is not None for row in found["clusters"])
-    first, others = main(), [m for m in metrics("table") if m.id != main().id]
+    rows = found["clusters"]
+    first = main()
+    others = [m for m in metrics("table") if m.id != first.id and any(m.told(row, m.id) for row in rows)]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     names = ("cluster", "size", first.short, "std", "least", *(m.short for m in others), "majority", "far", "lambda")
     for name in names if strengths else names[:-1]:

@@ -135,21 +135,21 @@ def _beside(summary: Mapping[str, JSON]) -> None:
     first, *others = summary["rows"]
     clients = summary["measure"] == main().id
     title = f"against {first['display']}, {'client by client' if clients else 'seed by seed'}" if others else None
-    table = narrow(
-        title,
-        "method",
-        ("difference", "p", "seeds", "majority" if task() is None else "constant", "clusters", "ARI", "updates"),
-    )
-    for row in summary["rows"]:
-        against = ("", "", "") if row is first else _against(row)
-        table.add_row(
-            row["display"],
-            *against,
+    heads = ("difference", "p", "seeds", "majority" if task() is None else "constant", "clusters", "ARI", "updates")
+    lines = [
+        (
+            *(("", "", "") if row is first else _against(row)),
             _percent(row["versus_majority_difference"], None) + _star(row["versus_majority_significant"]),
             "" if row["clusters"] is None else f"{row['clusters']:.3g}{_placed(row) if row['ari'] is None else ''}",
             "" if row["ari"] is None else f"{row['ari']:.2f}{_placed(row)}",
             "" if math.isnan(row["updates"]) else f"{row['updates']:.0f}",
         )
+        for row in summary["rows"]
+    ]
+    kept = [i for i in range(len(heads)) if any(line[i].strip() for line in lines)]
+    table = narrow(title, "method", [heads[i] for i in kept])
+    for row, line in zip(summary["rows"], lines, strict=True):
+        table.add_row(row["display"], *(line[i] for i in kept))
     show_table(table)
     _explain(summary, bool(others), clients)
 

@@ -290,6 +290,7 @@ def test_how_strongly_clusters_share_is_in_the_tables(recipe: Path, tmp_path: Pa
     assert [c["lambda"] for c in clusters] == pytest.approx([1 / 1.1] * 2)
     assert all(0 <= c[n] <= 1 for c in clusters for n in ("balanced_accuracy", "macro_f1", "majority_class"))
     told = fedquilt("clusters", said.json["folder"]).out
+    assert "attack" not in told  # nobody attacked, and so no column is of it
     assert "lambda" in told
     for cluster in clusters:
         for name in ("accuracy", "macro_f1"):
