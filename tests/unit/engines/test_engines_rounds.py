@@ -60,11 +60,11 @@ TAMPERS = {
     "empty": (lambda frame: b"", "not a compact frame"),
     "safetensors": (lambda frame: pack(unpack(bytes(frame))), "not a compact frame"),
     "another record": (lambda frame: pack("hello", compact=True), "malformed: not an upload"),
-    "no examples": (with_samples(0), "invalid weight: 0 examples"),
-    "negative": (with_samples(-5), "invalid weight: -5 examples"),
-    "too many": (with_samples(10**12), "invalid weight: 1000000000000 examples"),
-    "a fraction": (with_samples(1.5), "invalid weight: 1.5 examples"),
-    "a word": (with_samples("many"), "invalid weight: 'many' examples"),
+    "no examples": (with_samples(0), "invalid weight: 0 samples"),
+    "negative": (with_samples(-5), "invalid weight: -5 samples"),
+    "too many": (with_samples(10**12), "invalid weight: 1000000000000 samples"),
+    "a fraction": (with_samples(1.5), "invalid weight: 1.5 samples"),
+    "a word": (with_samples("many"), "invalid weight: 'many' samples"),
 }
 
 
@@ -177,7 +177,7 @@ def test_an_empty_plan_is_a_round_of_rest():
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"), [((0, 1, 1), "client 1 is asked twice"), ((0, 7), "client 7 .* is not in")]
+    ("asked", "message"), [((0, 1, 1), "client 1 is selected twice"), ((0, 7), "client 7 .* is not in")]
 )
 def test_a_cohort_names_clients_there_are_and_each_once(asked, message):
     """A client asked twice in one exchange would see two states on one engine and one on another."""

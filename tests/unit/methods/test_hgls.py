@@ -445,8 +445,8 @@ class DeepHead(nn.Module):
         (lambda: FedAvg(objective=Net(DeepHead)), "torch.nn.Linear"),
         (lambda: FedAvg(objective=Net(make("mlp", (1, 8, 8), 10), frozen=HEAD)), "that is trained"),
         (lambda: FedBABU(NET, **WORK), "one exchange, but FedBABU has train, tune"),
-        (lambda: Ditto(NET, **WORK), "cannot stand on Ditto"),
-        (lambda: FedALA(NET, **WORK), "cannot stand on FedALA"),
+        (lambda: Ditto(NET, **WORK), "cannot be combined with Ditto"),
+        (lambda: FedALA(NET, **WORK), "cannot be combined with FedALA"),
         (lambda: fedavg(only=under("features")), "trains the head locally"),
     ],
 )
