@@ -13,7 +13,7 @@ from typing import Any
 from fedquilt.config.config import dump, load, parse
 from fedquilt.config.data import federation_of
 from fedquilt.config.options import _schema
-from fedquilt.config.settings import Config
+from fedquilt.config.settings import Config, Kinded
 from fedquilt.data.sources.sources import read
 from fedquilt.errors import InputError
 from fedquilt.models.registry import MODELS, net
@@ -299,7 +299,7 @@ def tried(text: str, file: Path, data: bool = False) -> str:
 def small(config: Config) -> Config:
     """The same partition, tail, shift and stream of 200 little pictures."""
     limit = min(config.data.limit or 200, 200)
-    data = config.data.model_copy(update={"source": "digits", "path": None, "limit": limit})
+    data = config.data.model_copy(update={"source": Kinded(kind="digits"), "path": None, "limit": limit})
     return config.model_copy(update={"data": data})
 
 

@@ -151,16 +151,23 @@ def cluster_scores(
     held: dict[Any, list[ClientId]] = {}
     for client, cluster in labels.items():
         held.setdefault(cluster, []).append(client)
-    return [
-        {"cluster": c, "clients": len(held[c]), **_scored([i for i in held[c] if i in scores], scores, majority or {})}
-        for c in sorted(held)
-    ]
+    brought = {name for score in scores.values() for name in getattr(score, "sums", None) or ()}
+    names = [m.id for m in metrics("table") if not m.brought or m.id in brought]
+    rows = []
+    for cluster in sorted(held):
+        scored = [i for i in held[cluster] if i in scores]
+        rows.append(
+            {"cluster": cluster, "clients": len(held[cluster]), **_scored(names, scored, scores, majority or {})}
+        )
+    return rows
 
 
 def _scored(
-    clients: Sequence[ClientId], scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float]
+    names: Sequence[str],
+    clients: Sequence[ClientId],
+    scores: Mapping[ClientId, Any],
+    majority: Mapping[ClientId, float],
 ) -> dict[str, float | None]:
-    names = [m.id for m in metrics("table")]
     found = _measured(names, Counts.of([scores[c] for c in clients])) if clients else {}
     least = [majority[c] for c in clients if c in majority and not math.isnan(majority[c])]
     found |= {"majority_class": float(np.mean(least))} if least else {}

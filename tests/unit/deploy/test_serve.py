@@ -65,7 +65,7 @@ def test_a_run_that_flower_gave_up_before_it_began_is_submitted_again(follow):
 
 
 def test_but_not_for_ever(follow):
-    with pytest.raises(FlowerError, match="ended 3 times after round 0 without playing another"):
+    with pytest.raises(FlowerError, match="ended 3 times after round 0 without completing another"):
         follow("finished:failed")
 
 

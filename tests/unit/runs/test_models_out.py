@@ -249,7 +249,7 @@ def test_tables_that_are_others(tmp_path: Path) -> None:
         (text.replace("glucose", "sugar", 1), "has no column 'glucose', which the run's table had. It has age, sugar"),
         (
             text.replace("healthy", "heathy"),
-            r"'heathy'; did you mean 'healthy'\?. The run knows the classes healthy, ill",
+            r"'heathy'; did you mean 'healthy'\? The run knows the classes healthy, ill",
         ),
         (text.splitlines()[0] + "\n", "has no rows below a header"),
     ):
