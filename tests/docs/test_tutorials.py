@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ def outputs(notebook: dict[str, Any]) -> list[list[tuple[str, str]]]:
         for cell in notebook["cells"]
         if cell["cell_type"] == "code"
     ]
+
+
+def texts(shown: list[list[tuple[str, str]]]) -> list[str]:
+    return [line for cell in shown for _, text in cell for line in text.splitlines()]
 
 
 def lines(shown: list[list[tuple[str, str]]]) -> list[list[tuple[str, int]]]:
@@ -76,6 +81,6 @@ def test_a_tutorial_runs(name: str, tmp_path: Path) -> None:
         pytest.importorskip("flwr")
     kept = saved(name)
     now, then = outputs(play(HOME / f"{name}.ipynb", tmp_path)), outputs(kept)
-    assert lines(now) == lines(then)
+    assert lines(now) == lines(then), "\n".join(unified_diff(*map(texts, (then, now)), lineterm=""))
     if same_kind(environment(), kept["metadata"]["made_with"]):
         assert now == then, f"other numbers: run python docs/tutorials.py {name}, and read its prose again"
