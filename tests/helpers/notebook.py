@@ -28,6 +28,7 @@ import PIL.Image
 import torch
 
 from fedquilt.runs.outputs import environment
+from fedquilt.terminal import console
 from helpers.command import fedquilt
 
 COLOURS = 64  # of a kept picture
@@ -71,7 +72,7 @@ def _run(source: str, name: str, names: dict[str, Any]) -> object:
 
 def _command(line: str) -> None:
     """Print what the command says in a terminal of 100 columns."""
-    with patch.dict(os.environ, {"COLUMNS": "100"}):
+    with patch.dict(os.environ, {"COLUMNS": "100"}), patch.object(console, "_width", 100):  # however early it was made
         said = fedquilt(*shlex.split(line))
     print("\n".join(line.rstrip() for line in said.out.strip().splitlines()))
     assert said.code == 0, f"fedquilt {line}: {said.err}"
