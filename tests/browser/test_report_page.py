@@ -204,7 +204,11 @@ def test_the_theme_changes_and_print_is_always_light(report: Opened) -> None:
     assert report.page.evaluate("document.documentElement.dataset.theme") == "dark"  # it is remembered
     report.page.emulate_media(media="print")
     assert report.page.evaluate(colour) == "rgb(255, 255, 255)"
-    assert report.page.locator("[role=tabpanel]:visible").count() == len(TABS)  # all parts are printed
+    report.page.wait_for_function(  # all parts are printed
+        "n => [...document.querySelectorAll('[role=tabpanel]')].filter(p => p.checkVisibility()).length === n",
+        arg=len(TABS),
+        timeout=10_000,
+    )
     assert report.page.locator("#chart-heat svg").count() >= 1
     assert report.page.pdf()[:5] == b"%PDF-"
     report.requests[:] = list(dict.fromkeys(report.requests))  # the page itself, twice

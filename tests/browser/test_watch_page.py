@@ -118,7 +118,7 @@ def test_a_live_run_from_its_beginning_to_its_end(chromium: Any, recipe: Path) -
     with watching(chromium, recipe.parent / "runs") as page:
         assert "There are no runs below runs yet" in page.page.locator("#none").inner_text()
         assert page.page.locator("#subtitle").inner_text() == "waiting for the first run"
-        run = started("run", str(recipe), "rounds=60")
+        run = started("run", str(recipe), "rounds=800")
         try:
             state(page, "running")  # the only run is opened by itself
             reached(page, 5)
@@ -132,7 +132,7 @@ def test_a_live_run_from_its_beginning_to_its_end(chromium: Any, recipe: Path) -
         (folder,) = (recipe.parent / "runs").iterdir()
         same_as_the_files(page, folder)
         assert page.page.locator("#messages li").first.locator(".kind").inner_text() == "finished"
-        assert page.page.title().startswith("60/60 ")
+        assert page.page.title().startswith("800/800 ")
 
 
 def test_a_run_that_is_killed_and_resumed(chromium: Any, recipe: Path) -> None:
@@ -239,11 +239,11 @@ def test_what_the_reader_does_stays_while_numbers_change(chromium: Any, tmp_path
         page.page.keyboard.press("Enter")
         canvas = page.page.locator("#chart-loss .canvas")
         canvas.hover()
-        tip = canvas.locator("svg g[aria-label=tip]")
-        assert "round" in tip.text_content()
+        pointed = "() => document.querySelector('#chart-loss svg g[aria-label=tip]')?.textContent.includes('round')"
+        until(page, pointed)
         run.play()
         reached(page, 6)
-        assert "round" in tip.text_content()  # it is still pointed at
+        until(page, pointed)  # it is still pointed at
         assert page.cells("clients") == [["No row has these words."]]
         assert head.locator("th[aria-sort]").count() == 1
         assert page.page.evaluate("document.activeElement.dataset.key") == "accuracy"

@@ -27,6 +27,8 @@ def use_metrics(asked: JSON) -> list[str]:
     for place, item in enumerate(listed):
         path = f"metrics.{place}"
         try:
+            if not isinstance(item["kind"], str):
+                raise TypeError
             found.append(_metric(lookup("metric", item["kind"]), item, path, problems))
         except InputError as error:
             problems.append(f"{path}: {error}")
