@@ -118,7 +118,7 @@ def test_a_live_run_from_its_beginning_to_its_end(chromium: Any, recipe: Path) -
     with watching(chromium, recipe.parent / "runs") as page:
         assert "There are no runs below runs yet" in page.page.locator("#none").inner_text()
         assert page.page.locator("#subtitle").inner_text() == "waiting for the first run"
-        run = started("run", str(recipe), "rounds=800")
+        run = started("run", str(recipe), "rounds=250")
         try:
             state(page, "running")  # the only run is opened by itself
             reached(page, 5)
@@ -132,7 +132,7 @@ def test_a_live_run_from_its_beginning_to_its_end(chromium: Any, recipe: Path) -
         (folder,) = (recipe.parent / "runs").iterdir()
         same_as_the_files(page, folder)
         assert page.page.locator("#messages li").first.locator(".kind").inner_text() == "finished"
-        assert page.page.title().startswith("800/800 ")
+        assert page.page.title().startswith("250/250 ")
 
 
 def test_a_run_that_is_killed_and_resumed(chromium: Any, recipe: Path) -> None:
