@@ -342,12 +342,24 @@ class Comparison(_Section):
     frame: bool = False
 
 
+def _choices(listed: list[str | Row]) -> list[str | Row]:
+    """Names, or tables of a kind whose other values are finite."""
+    for item in listed:
+        if isinstance(item, dict) and not isinstance(item.get("kind"), str):
+            raise ValueError(f"each should be a name, or a table with a kind, got {item!r}")
+        try:
+            json.dumps(item, allow_nan=False)
+        except (TypeError, ValueError):
+            raise ValueError(f"each should be a name, or a table of finite values, got {item!r}") from None
+    return listed
+
+
 class Robustness(_Section):
     """What ``fedquilt robustness`` tries: aggregators beside the mean (``checks = {}`` in one turns the cohort's checks
     on), attacks, shares of malicious clients (counted by clients, or by their samples), and seeds; and how much
     accuracy a rule may cost without an attack, to be recommended."""
 
-    rules: Annotated[list[str | Row], Field(min_length=1)] = [
+    rules: Annotated[list[str | Row], Field(min_length=1), AfterValidator(_choices)] = [
         "clip_norm",
         "geometric_median",
         "median",
@@ -355,7 +367,7 @@ class Robustness(_Section):
         "multi_krum",
         {"kind": "nearest_mixing", "then": "geometric_median"},
     ]
-    attacks: Annotated[list[str | Row], Field(min_length=1)] = [
+    attacks: Annotated[list[str | Row], Field(min_length=1), AfterValidator(_choices)] = [
         "sign_flip",
         "gaussian",
         "alie",
